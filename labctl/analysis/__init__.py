@@ -1,0 +1,1 @@
+"""Pure functions over results: summaries, comparisons, the timeline of a migration, plausibility."""

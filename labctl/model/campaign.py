@@ -1,0 +1,119 @@
+"""The campaign: a matrix with its schedule, as read from a file and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+
+from labctl.model.scenario import Scenario
+from labctl.model.settings import SCENARIO, Level
+
+
+class Order(StrEnum):
+    """In which order the runs of a campaign are worked off."""
+
+    BLOCKS = "blocks"
+    """One replicate of every cell in seeded random order, then the next (a randomised block design)."""
+    SEQUENTIAL = "sequential"
+    """The order of the file; drift over the night then looks like an effect, and the report says so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Deadlines in seconds. Nothing waits for ever."""
+
+    boot: float = 60.0
+    """From the creation of the VMs until the last channel answers."""
+    command: float = 20.0
+    """For one short command in an endpoint."""
+    transfer_grace: float = 15.0
+    """Beyond the asked seconds of a transfer, before it is ended by force."""
+    migration: float = 60.0
+    """For one migration; a migration that doesn't converge by then is aborted, which is a result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """A part of the matrix: every named setting has one of the listed levels."""
+
+    levels: Mapping[str, tuple[Level, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """Settings that hold only in the selected part of the matrix (`overrides:`). Later ones win."""
+
+    when: Selection
+    settings: Mapping[str, Level]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One combination of levels. `scenario` is always among them; settings that are not varied are not."""
+
+    levels: Mapping[str, Level]
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario of the cell."""
+        return Scenario(str(self.levels[SCENARIO]))
+
+    @property
+    def key(self) -> str:
+        """The cell in words, stable over campaigns: `scenario=same-host nic_model=virtio`."""
+        first = [SCENARIO] if SCENARIO in self.levels else []
+        names = first + sorted(name for name in self.levels if name != SCENARIO)
+        return " ".join(f"{name}={_word(self.levels[name])}" for name in names)
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that name the cell, equal for equal cells."""
+        return sha256(self.key.encode()).hexdigest()[:12]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.levels)
+
+
+def _word(level: Level) -> str:
+    if isinstance(level, bool):
+        return "on" if level else "off"
+    return str(level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """A checked campaign file.
+
+    The matrix is: every scenario times every level of every factor that concerns it, less `exclude`, plus the products
+    of `include`. `baseline` names, per factor, the level that others are compared with. `repeats` counts runs (each with
+    VMs of its own, unless `reuse`), `warmups` transfers inside a run that are kept but not counted, `transfers` counted
+    transfers inside a run (sub-samples: averaged, never counted as replicates).
+    """
+
+    name: str
+    scenarios: tuple[Scenario, ...]
+    factors: Mapping[str, tuple[Level, ...]]
+    settings: Mapping[str, Level]
+    include: tuple[Selection, ...] = ()
+    exclude: tuple[Selection, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    repeats: int = 3
+    warmups: int = 1
+    transfers: int = 1
+    reuse: bool = False
+    order: Order = Order.BLOCKS
+    seed: int = 1
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    lab_error_retries: int = 2
+    """How many more attempts a run gets after a `lab-error`."""
+    max_runs: int = 10_000
+    """A matrix with more runs than this is refused; the user may raise it."""
+    baseline: Mapping[str, Level] = field(default_factory=dict)
+    prepare: tuple[tuple[str, ...], ...] = ()
+    """Commands (argument lists) run in every VM before verification; `{own.NAME}` inside an argument is replaced."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    question: str = ""
+    published: str = ""
+    """The id of the published experiment that the campaign repeats; its claims are checked in the report."""

@@ -1,0 +1,136 @@
+"""NIC models: one vocabulary for all hypervisors, with what each can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Hypervisor(StrEnum):
+    """What drives the VMs of a host."""
+
+    KVM = "kvm"
+    VSPHERE = "vsphere"
+    HYPERV = "hyperv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicModel:
+    """What is known of an adapter before anything is started.
+
+    `linux_drivers` are the names that `ethtool -i` may give in a Linux guest; `pci_ids` the `vendor:device` pairs that
+    the guest may see. Both are what verification compares with; empty means that nothing is known and nothing compared.
+    `offloads` are the short ethtool names that can be switched in the guest; None means that this is not known.
+    """
+
+    name: str
+    hypervisors: frozenset[Hypervisor]
+    what: str
+    linux_drivers: tuple[str, ...] = ()
+    pci_ids: tuple[str, ...] = ()
+    migratable: bool = True
+    passthrough: bool = False
+    multiqueue: bool = False
+    vhost: bool = False
+    offloads: frozenset[str] | None = None
+
+
+_KVM = frozenset({Hypervisor.KVM})
+_VSPHERE = frozenset({Hypervisor.VSPHERE})
+_HYPERV = frozenset({Hypervisor.HYPERV})
+
+OFFLOADS = ("rx", "tx", "sg", "tso", "gso", "gro", "lro", "rxvlan", "txvlan", "ufo")
+"""Short names of offloads as `ethtool -K` takes them, in the order in which they are listed to people."""
+
+NIC_MODELS: dict[str, NicModel] = {
+    model.name: model
+    for model in (
+        NicModel(
+            name="virtio",
+            hypervisors=_KVM,
+            what="paravirtual virtio-net",
+            linux_drivers=("virtio_net",),
+            pci_ids=("1af4:1000", "1af4:1041"),
+            multiqueue=True,
+            vhost=True,
+            offloads=frozenset({"tx", "rx", "sg", "tso", "gso", "gro"}),
+        ),
+        NicModel(
+            name="e1000",
+            hypervisors=_KVM | _VSPHERE,
+            what="emulated Intel 82540EM/82545EM, 1 Gbit/s nominal",
+            linux_drivers=("e1000",),
+            pci_ids=("8086:100e", "8086:100f", "8086:1004"),
+            offloads=frozenset({"rx", "tx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan"}),
+        ),
+        NicModel(
+            name="e1000e",
+            hypervisors=_KVM | _VSPHERE,
+            what="emulated Intel 82574L, 1 Gbit/s nominal",
+            linux_drivers=("e1000e",),
+            pci_ids=("8086:10d3",),
+            offloads=frozenset({"rx", "tx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan"}),
+        ),
+        NicModel(
+            name="igb",
+            hypervisors=_KVM,
+            what="emulated Intel 82576, 1 Gbit/s nominal, QEMU 8.0 or newer",
+            linux_drivers=("igb",),
+            pci_ids=("8086:10c9",),
+            multiqueue=False,
+            offloads=frozenset({"rx", "tx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan"}),
+        ),
+        NicModel(
+            name="rtl8139",
+            hypervisors=_KVM,
+            what="emulated Realtek 8139C+, 100 Mbit/s nominal",
+            linux_drivers=("8139cp", "8139too"),
+            pci_ids=("10ec:8139",),
+            offloads=frozenset({"rx", "tx", "sg", "gso", "gro", "rxvlan", "txvlan"}),
+        ),
+        NicModel(
+            name="vmxnet3",
+            hypervisors=_KVM | _VSPHERE,
+            what="paravirtual VMware vmxnet3 (QEMU emulates it too)",
+            linux_drivers=("vmxnet3",),
+            pci_ids=("15ad:07b0",),
+            offloads=frozenset({"rx", "tx", "sg", "tso", "gso", "gro", "lro", "rxvlan", "txvlan"}),
+        ),
+        NicModel(name="vmxnet2", hypervisors=_VSPHERE, what="enhanced vmxnet, deprecated", linux_drivers=("vmxnet",)),
+        NicModel(
+            name="pcnet32",
+            hypervisors=_VSPHERE,
+            what="emulated AMD PCnet",
+            linux_drivers=("pcnet32",),
+            pci_ids=("1022:2000",),
+        ),
+        NicModel(
+            name="vt-d",
+            hypervisors=_KVM | _VSPHERE,
+            what="a physical adapter given to the VM (PCI passthrough)",
+            migratable=False,
+            passthrough=True,
+        ),
+        NicModel(
+            name="sr-iov",
+            hypervisors=_KVM | _VSPHERE | _HYPERV,
+            what="a virtual function of a physical adapter",
+            migratable=False,
+            passthrough=True,
+        ),
+        NicModel(
+            name="synthetic",
+            hypervisors=_HYPERV,
+            what="paravirtual Hyper-V adapter over VMBus",
+            linux_drivers=("hv_netvsc",),
+        ),
+        NicModel(
+            name="legacy",
+            hypervisors=_HYPERV,
+            what="emulated DEC 21140, generation 1 only",
+            linux_drivers=("tulip",),
+            pci_ids=("1011:0009",),
+        ),
+    )
+}
+"""All NIC models by their name, the closed list that a campaign may name."""

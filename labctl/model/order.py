@@ -1,0 +1,100 @@
+"""Work orders: everything that one attempt must know, resolved from the campaign, the cell and the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from labctl.model.campaign import Timeouts
+from labctl.model.scenario import Scenario, Side
+from labctl.model.settings import Level
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmShape:
+    """What a VM is asked to be. Memory in bytes, MTU in bytes."""
+
+    image: str
+    nic_model: str
+    vcpus: int
+    memory: int
+    queues: int
+    machine_type: str
+    vhost: bool | None = None
+    mtu: int | None = None
+    offloads: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferOrder:
+    """One measured movement of data, to be made by a tool. Seconds, bytes, bit/s."""
+
+    tool: str
+    seconds: float
+    interval: float
+    streams: int = 1
+    window: int | None = None
+    buffer: int | None = None
+    protocol: str = "tcp"
+    rate: int | None = None
+    reverse: bool = False
+    client_args: tuple[str, ...] = ()
+    server_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigrationOrder:
+    """Which VM moves, when (share of the transfer), and how. Bandwidth in bit/s, deadline in seconds."""
+
+    mover: Side
+    at: float
+    back: bool
+    bandwidth: int | None
+    auto_converge: bool
+    post_copy: bool
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointOrder:
+    """One side of the transfer: a VM on `host` (`vm` true), a host itself, or a plain machine."""
+
+    side: Side
+    host: str
+    """Name of the host, or of the plain machine when `machine` is true."""
+    vm: bool
+    machine: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where the two endpoints start, and where the moving one goes. `destination` is empty when nothing moves."""
+
+    sender: EndpointOrder
+    receiver: EndpointOrder
+    destination: str = ""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of all hosts and plain machines that the run uses, each once, in order of first use."""
+        names = [self.sender.host, self.receiver.host, self.destination]
+        return tuple(dict.fromkeys(name for name in names if name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOrder:
+    """One replicate of a cell, ready to be executed by an attempt."""
+
+    scenario: Scenario
+    placement: Placement
+    vm: VmShape | None
+    transfer: TransferOrder
+    warmup: TransferOrder
+    warmups: int
+    transfers: int
+    migration: MigrationOrder | None
+    prepare: tuple[tuple[str, ...], ...]
+    timeouts: Timeouts
+    reuse: bool
+    settings: Mapping[str, Level]
+    """All settings of the run in canonical form, for the record."""

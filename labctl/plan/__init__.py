@@ -1,0 +1,1 @@
+"""From a campaign to runs: the matrix, what is not applicable and why, the order of work, the time it takes."""

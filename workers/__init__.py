@@ -1,0 +1,1 @@
+"""The execution side: touches machines, holds no opinions."""

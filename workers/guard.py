@@ -1,0 +1,61 @@
+"""The guard of an attempt: every wait goes through it, so that nothing waits for ever and a cancel is seen at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from labctl.errors import AttemptCancelled
+
+
+class Guard:
+    """Says whether the attempt may go on. Thread-safe; one per attempt, shared by everything that it calls."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._reason = ""
+
+    def stop(self, reason: str) -> None:
+        """Ask the attempt to end at its next step. The first reason is kept."""
+        if not self._stopped.is_set():
+            self._reason = reason
+            self._stopped.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody asked the attempt to end."""
+        return self._stopped.is_set()
+
+    def check(self) -> None:
+        """Raise `AttemptCancelled` when the attempt was asked to end."""
+        if self._stopped.is_set():
+            raise AttemptCancelled("The attempt was asked to end.", why=self._reason)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, or raise `AttemptCancelled` as soon as the attempt is asked to end."""
+        if seconds > 0 and self._stopped.wait(seconds):
+            self.check()
+        self.check()
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A point in monotonic time."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """The deadline that many seconds from now."""
+        return cls(time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds left, never below 0."""
+        return max(0.0, self.at - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is over."""
+        return time.monotonic() >= self.at

@@ -1,0 +1,1 @@
+"""Drivers of hypervisors, with the same file names in each."""

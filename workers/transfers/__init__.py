@@ -1,0 +1,1 @@
+"""Transfer tools: their command lines, and pure parsers of what they print."""
