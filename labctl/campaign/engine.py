@@ -1,0 +1,137 @@
+"""Submitting campaigns and working them off. Everything here may be called at any time, by anyone, twice at once."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import metadata
+
+from labctl.campaign.dispatch import Dispatcher
+from labctl.campaign.policy import goes_back
+from labctl.campaign.resources import resources_of
+from labctl.errors import SpecError
+from labctl.model.campaign import Campaign, Cell
+from labctl.model.lab import Lab
+from labctl.model.outcome import CampaignState, RunState
+from labctl.model.result import AttemptResult
+from labctl.plan.applicability import placements, reason
+from labctl.plan.matrix import block_order, cells, refuse_oversize
+from labctl.plan.resolve import resolve
+from labctl.store import AttemptHandle, CampaignHead, PlannedCell, Store
+
+SILENT_SECONDS = 30.0
+"""A claimed attempt without a heartbeat for so long is lost. Workers beat every 2 s."""
+UNCLAIMED_SECONDS = 60.0
+"""A sent attempt that nobody has claimed for so long is lost: its message is."""
+_AHEAD = 20
+"""How many pending runs are looked at for one whose hosts are free."""
+
+
+def submit(store: Store, campaign: Campaign, lab: Lab, *, campaign_text: str, lab_text: str) -> int:
+    """Store a campaign with all its cells and runs, and return its id. Raises `SpecError` over the cap or when empty."""
+    refuse_oversize(campaign, lab)
+    planned = [PlannedCell(cell=cell, reason=reason(campaign, cell, lab)) for cell in cells(campaign)]
+    applicable = sum(1 for item in planned if not item.reason)
+    if not applicable:
+        reasons = sorted({item.reason for item in planned})
+        raise SpecError(
+            "No cell of the campaign can run in this lab.",
+            why="; ".join(reasons[:5]) or "the matrix is empty",
+            todo="Change the scenarios or factors, or choose another lab.",
+        )
+    return store.submit(
+        campaign,
+        lab,
+        campaign_text=campaign_text,
+        lab_text=lab_text,
+        versions=_versions(),
+        cells=planned,
+        blocks=_blocks(campaign, applicable),
+    )
+
+
+def _blocks(campaign: Campaign, applicable: int) -> Iterator[Sequence[int]]:
+    for replicate in range(1, campaign.repeats + 1):
+        yield block_order(campaign, applicable, replicate)
+
+
+def _versions() -> dict[str, str]:
+    names = ("labctl", "celery", "kombu", "redis", "libvirt-python")
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
+
+
+def advance(store: Store, head: CampaignHead, dispatcher: Dispatcher) -> CampaignState:
+    """Do what can be done now: give up lost attempts, start the next runs whose hosts are free, end a finished campaign.
+
+    Returns where the campaign stands. A run is started at most once whoever else calls this, because taking its leases
+    and creating its attempt is one transaction.
+    """
+    give_up_lost(store, head.lab, dispatcher)
+    state = store.state(head.id)
+    if state is not CampaignState.ACTIVE:
+        return state
+    held = {line.resource for line in store.leases(head.lab.name)}
+    for run in store.pending_runs(head.id, limit=_AHEAD):
+        handle = _start(store, head, run.id, run.cell, held)
+        if handle is not None:
+            dispatcher.attempt(head.lab, handle)
+    counts = store.run_counts(head.id)
+    if not counts.get(RunState.PENDING) and not counts.get(RunState.ACTIVE):
+        store.set_state(head.id, CampaignState.DONE)
+        return CampaignState.DONE
+    return CampaignState.ACTIVE
+
+
+def _start(store: Store, head: CampaignHead, run_id: int, cell: Cell, held: set[str]) -> AttemptHandle | None:
+    """Start a run in the first of its placements whose hosts are free; None when there is none. Adds to `held`."""
+    order = None
+    for placement in placements(head.campaign, cell, head.lab):
+        resources = resources_of(placement, head.lab)
+        if resources & held:
+            continue
+        order = order or resolve(head.campaign, cell, head.lab)
+        handle = store.start_attempt(
+            run_id, replace(order, placement=placement), lab=head.lab.name, resources=resources
+        )
+        if handle is not None:
+            held |= resources
+            return handle
+    return None
+
+
+def give_up_lost(store: Store, lab: Lab, dispatcher: Dispatcher) -> tuple[int, ...]:
+    """Void the tokens of attempts without a sign of life, and have their VMs removed. Returns their ids."""
+    lost = store.lose(silent_for=SILENT_SECONDS, unclaimed_for=UNCLAIMED_SECONDS)
+    for campaign_id in {store.tries(attempt)[0] for attempt in lost}:
+        dispatcher.clean(lab, campaign_id)
+    return lost
+
+
+def accept(store: Store, handle: AttemptHandle, result: AttemptResult) -> bool:
+    """Take an attempt's result as the outcome policy says. False when its token is void: the result is then dropped."""
+    campaign_id, tries = store.tries(handle.id)
+    retries = store.head(campaign_id).campaign.lab_error_retries
+    return store.accept(handle, result, again=goes_back(result.detail.outcome, tries=tries, retries=retries))
+
+
+def cleaned(store: Store, attempt_id: int) -> None:
+    """A lost attempt's VMs are gone: its hosts are free and its run goes back, or ends when it has no tries left."""
+    campaign_id, tries = store.tries(attempt_id)
+    store.cleaned(attempt_id, again=tries <= store.head(campaign_id).campaign.lab_error_retries)
+
+
+def interrupt(store: Store, campaign_id: int) -> None:
+    """Pause a campaign and ask its attempts in progress to end at their next step; their runs go back."""
+    store.set_state(campaign_id, CampaignState.PAUSED, stop_attempts=True)
+
+
+def resume(store: Store, campaign_id: int) -> None:
+    """Let a paused campaign go on. Raises `SpecError` for one that is done or cancelled."""
+    state = store.state(campaign_id)
+    if state in (CampaignState.DONE, CampaignState.CANCELLED):
+        raise SpecError(
+            f"Campaign {campaign_id} can't be resumed: it is {state}.",
+            todo=f"See its report: `labctl report {campaign_id}`.",
+        )
+    store.set_state(campaign_id, CampaignState.ACTIVE)

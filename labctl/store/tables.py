@@ -1,0 +1,149 @@
+"""The tables. Times are seconds since the Unix epoch; documents are JSON text of model values.
+
+One campaign has cells; a cell has runs (its replicates); a run has attempts, of which at most one result is accepted.
+A lease is a row: whoever has the row has the host. A VM is recorded before it is created and marked gone after it was
+destroyed, so that whatever a crash leaves behind is known.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+store_info = Table(
+    "store_info",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+campaigns = Table(
+    "campaigns",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("lab", Text, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("stop_attempts", Boolean, nullable=False, default=False),
+    Column("submitted", Float, nullable=False),
+    Column("started", Float),
+    Column("ended", Float),
+    Column("campaign_text", Text, nullable=False),
+    Column("lab_text", Text, nullable=False),
+    Column("campaign_document", Text, nullable=False),
+    Column("lab_document", Text, nullable=False),
+    Column("versions", Text, nullable=False),
+)
+
+cells = Table(
+    "cells",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("campaign_id", ForeignKey("campaigns.id"), nullable=False),
+    Column("cell", String(12), nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("levels", Text, nullable=False),
+    Column("applicable", Boolean, nullable=False),
+    Column("reason", Text, nullable=False, default=""),
+    UniqueConstraint("campaign_id", "cell"),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("campaign_id", ForeignKey("campaigns.id"), nullable=False),
+    Column("cell_id", ForeignKey("cells.id"), nullable=False),
+    Column("replicate", Integer, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("outcome", String(16)),
+    Column("accepted_attempt", Integer),
+    UniqueConstraint("cell_id", "replicate"),
+    Index("ix_runs_next", "campaign_id", "state", "sequence"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
+    Column("campaign_id", ForeignKey("campaigns.id"), nullable=False, index=True),
+    Column("number", Integer, nullable=False),
+    Column("token", String(32), nullable=False, unique=True),
+    Column("state", String(16), nullable=False, index=True),
+    Column("order_document", Text, nullable=False),
+    Column("worker", Text, nullable=False, default=""),
+    Column("phase", Text, nullable=False, default=""),
+    Column("created", Float, nullable=False),
+    Column("claimed", Float),
+    Column("heartbeat", Float),
+    Column("ended", Float),
+    Column("outcome", String(16)),
+    Column("kind", Text),
+    Column("result_document", Text),
+    UniqueConstraint("run_id", "number"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("lab", Text, primary_key=True),
+    Column("resource", Text, primary_key=True),
+    Column("attempt_id", ForeignKey("attempts.id"), nullable=False, index=True),
+    Column("token", String(32), nullable=False),
+    Column("taken", Float, nullable=False),
+)
+
+vms = Table(
+    "vms",
+    metadata,
+    Column("uuid", String(36), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("lab", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("campaign_id", ForeignKey("campaigns.id"), nullable=False, index=True),
+    Column("run_id", Integer, nullable=False),
+    Column("attempt_id", ForeignKey("attempts.id"), nullable=False, index=True),
+    Column("role", String(16), nullable=False),
+    Column("mac", String(17), nullable=False),
+    Column("address", Text, nullable=False),
+    Column("shape", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("migrations", Integer, nullable=False, default=0),
+    Column("created", Float, nullable=False),
+    Column("gone", Float),
+    Index("ix_vms_live", "lab", "state"),
+)
+
+raw_outputs = Table(
+    "raw_outputs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("attempt_id", ForeignKey("attempts.id"), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("content", LargeBinary, nullable=False),
+)

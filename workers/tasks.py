@@ -1,0 +1,42 @@
+"""Tasks: from a message to an attempt, and from the attempt to the store. Nothing is decided here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+from labctl.campaign import engine
+from labctl.campaign.dispatch import TASK_ATTEMPT, TASK_CLEAN
+from labctl.store import AttemptHandle, Store
+from workers.app import app
+from workers.attempt import Attempt
+from workers.cleaning import clean_campaign
+from workers.guard import Guard
+from workers.heartbeat import heartbeat
+from workers.process import process_store
+
+log = logging.getLogger(__name__)
+
+
+@app.task(name=TASK_ATTEMPT)  # type: ignore[untyped-decorator]
+def attempt(*, attempt_id: int, token: str) -> None:
+    """Carry out an attempt, if its message is the first and its token is still good."""
+    store: Store = process_store()
+    handle = AttemptHandle(id=attempt_id, token=token)
+    claimed = store.claim(handle, worker=f"{socket.gethostname()}:{os.getpid()}")
+    if claimed is None:
+        log.warning("attempt %s: claimed before, or its token is void; nothing was touched", attempt_id)
+        return
+    guard = Guard()
+    work = Attempt(claimed, store=store, guard=guard)
+    with heartbeat(store, handle, guard, work.phase):
+        result = work.carry_out()
+    if not engine.accept(store, handle, result):
+        log.warning("attempt %s: its token became void; its result was dropped", attempt_id)
+
+
+@app.task(name=TASK_CLEAN)  # type: ignore[untyped-decorator]
+def clean(*, campaign_id: int) -> None:
+    """Remove the VMs of a campaign that no attempt in progress uses, and free the hosts of its lost attempts."""
+    clean_campaign(process_store(), campaign_id)
