@@ -149,6 +149,8 @@ class Document:
         nearest: str = "",
     ) -> Problem:
         """A mistake at the value (or the key) of the path."""
+        while path and isinstance(path[-1], int) and isinstance(self.node(path[:-1]), Scalar):
+            path = path[:-1]  # a single value that stands for a list of one
         place = self.key_place(path) if at_key else self.place(path)
         node = self.node(path)
         value = written(node) if node is not None and show_value and not at_key else ""
@@ -243,7 +245,7 @@ def spell(path: Sequence[Key]) -> str:
 def written(node: Node) -> str:
     """A value as the user wrote it, shortened."""
     if isinstance(node, MappingNode):
-        text = "{" + ", ".join(f"{key}: {written(value)}" for key, (_, value) in node.entries.items()) + "}"
+        text = "{" + ", ".join(f"{key}: ..." for key in node.entries) + "}"
     elif isinstance(node, ListNode):
         text = "[" + ", ".join(written(item) for item in node.items[:10]) + "]"
     else:
