@@ -474,7 +474,7 @@ def _addresses(spec: LabFile) -> Iterable[tuple[IPv4Address, KeyPath]]:
 
 
 def _addresses_twice(spec: LabFile, document: Document) -> Iterator[Problem]:
-    seen: dict[IPv4Address, KeyPath] = Field(default={})
+    seen: dict[IPv4Address, KeyPath] = {}
     for address, path in _addresses(spec):
         if address in seen:
             line = document.place(seen[address]).line
