@@ -15,11 +15,17 @@ Why the settings are what they are: a transfer may take hours, and the database 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
 from celery.signals import worker_ready
+
+from workers.owner import owner_lives
 
 VISIBILITY_SECONDS = 24 * 3600
 
@@ -50,9 +56,22 @@ app.conf.update(
 )
 
 
-@worker_ready.connect
+OWNER_LOOK_SECONDS = 2.0
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
 def _tell_owner(**_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
-    """Tell the command that started this worker that it consumes."""
+    """Tell the command that started this worker for itself that it consumes, and end when that command is gone."""
     ready = os.environ.get("LABCTL_READY")
     if ready:
         Path(ready).touch()
+    if os.environ.get("LABCTL_OWNER"):
+        threading.Thread(target=_end_with_owner, name="owner", daemon=True).start()
+
+
+def _end_with_owner() -> None:
+    """End warmly when the owner is gone: attempts in progress hear of it by their heartbeat and clean up first."""
+    while owner_lives():
+        time.sleep(OWNER_LOOK_SECONDS)
+    shutil.rmtree(Path(os.environ["LABCTL_READY"]).parent, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)

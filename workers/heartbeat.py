@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from labctl.errors import LabError
 from labctl.store import AttemptHandle, Store
 from workers.guard import Guard
+from workers.owner import owner_lives
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +22,17 @@ def heartbeat(store: Store, handle: AttemptHandle, guard: Guard, phase: Callable
     """Beat in a thread for as long as the block runs. The guard stops when the store, or the owner's death, says so."""
     ended = threading.Event()
 
+    def look() -> None:
+        reason = _reason_to_end(store, handle, phase())
+        if reason:
+            log.warning("attempt %s must end: %s", handle.id, reason)
+            guard.stop(reason)
+
     def beat() -> None:
         while not ended.wait(BEAT_SECONDS):
-            reason = _reason_to_end(store, handle, phase())
-            if reason:
-                log.warning("attempt %s must end: %s", handle.id, reason)
-                guard.stop(reason)
+            look()
+
+    look()
 
     thread = threading.Thread(target=beat, name=f"heartbeat-{handle.id}", daemon=True)
     thread.start()
@@ -47,9 +51,3 @@ def _reason_to_end(store: Store, handle: AttemptHandle, phase: str) -> str:
     except LabError as error:
         log.warning("heartbeat of attempt %s failed: %s", handle.id, error)
         return ""
-
-
-def owner_lives() -> bool:
-    """Whether the process that started this worker for itself still runs; true for workers that nobody owns."""
-    owner = os.environ.get("LABCTL_OWNER")
-    return not owner or Path(f"/proc/{owner}").exists()

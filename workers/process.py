@@ -25,5 +25,3 @@ def process_store() -> Store:
         _stores.clear()
         _stores[pid] = Store(open_engine(url))
     return _stores[pid]
-
-

@@ -32,8 +32,14 @@ POLICY: dict[Outcome, Rule] = {
     rule.outcome: rule
     for rule in (
         Rule(outcome=Outcome.OK, action=Action.RECORD, why="a figure"),
-        Rule(outcome=Outcome.FAILED, action=Action.RECORD, why="a result about the system under test; no retry hides it"),
-        Rule(outcome=Outcome.LAB_ERROR, action=Action.RETRY, why="our lab's fault says nothing about the system under test"),
+        Rule(
+            outcome=Outcome.FAILED, action=Action.RECORD, why="a result about the system under test; no retry hides it"
+        ),
+        Rule(
+            outcome=Outcome.LAB_ERROR,
+            action=Action.RETRY,
+            why="our lab's fault says nothing about the system under test",
+        ),
         Rule(outcome=Outcome.CANCELLED, action=Action.RETURN, why="somebody stopped it; it was not the run's fault"),
     )
 }

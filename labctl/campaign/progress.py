@@ -58,5 +58,7 @@ def _seconds_left(
     ended = [value for values in durations.values() for value in values]
     if len(ended) < 3:
         return expected * 0.75, expected * 1.25
-    spread = min(0.5, statistics.stdev(ended) / statistics.fmean(ended) / max(1, sum(n for _, n in left.values())) ** 0.5)
+    spread = min(
+        0.5, statistics.stdev(ended) / statistics.fmean(ended) / max(1, sum(n for _, n in left.values())) ** 0.5
+    )
     return expected * (1 - spread), expected * (1 + spread)

@@ -66,7 +66,9 @@ def session(lab: Lab, *, state: Path, store_url: str, slots: int) -> Iterator[Se
         with _redis(broker, Path(directory)):
             url = f"redis+socket://{broker}"
             log = logs / f"worker-{os.getpid()}.log"
-            with _worker(lab, broker=url, store_url=store_url, slots=slots, log=log, directory=Path(directory)) as worker:
+            with _worker(
+                lab, broker=url, store_url=store_url, slots=slots, log=log, directory=Path(directory)
+            ) as worker:
                 dispatcher = CeleryDispatcher(url)
                 try:
                     yield Session(broker=url, dispatcher=dispatcher, worker=worker, log=log)
@@ -108,7 +110,9 @@ def _wait_for_redis(process: subprocess.Popen[bytes], socket: Path, log: Path) -
             client.close()
             return
         time.sleep(0.02)
-    raise LabError("The private Redis did not come up.", kind="broker", why=_tail(log), todo="See the message of Redis.")
+    raise LabError(
+        "The private Redis did not come up.", kind="broker", why=_tail(log), todo="See the message of Redis."
+    )
 
 
 @contextmanager

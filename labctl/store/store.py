@@ -12,9 +12,9 @@ import json
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -479,6 +479,16 @@ class Store:
                 )
         return tuple(ids)
 
+    def lose_attempts(self, attempt_ids: Sequence[int]) -> None:
+        """Give up attempts of which it is known that nobody works on them any more: void their tokens."""
+        unfinished = attempts.c.state.in_([AttemptState.SENT, AttemptState.CLAIMED])
+        with writing(self._engine) as db:
+            db.execute(
+                update(attempts)
+                .where(attempts.c.id.in_(list(attempt_ids)), unfinished)
+                .values(state=AttemptState.LOST, ended=time.time(), outcome=Outcome.CANCELLED, kind="engine-gone")
+            )
+
     def lost_attempts(self, *, lab: str | None = None) -> tuple[int, ...]:
         """Attempts that were given up and still hold leases, so that their VMs must be looked for."""
         query = (
@@ -618,25 +628,25 @@ class Store:
 
     # VMs
 
-    def record_vm(self, vm: VmRecord) -> None:
-        """Record a VM that is about to be created."""
-        with writing(self._engine) as db:
-            db.execute(insert(vms).values(**vm.__dict__, created=time.time()))
+    def record_vm(
+        self, build: Callable[[IPv4Address], VmRecord], *, first: IPv4Address, last: IPv4Address, after: int
+    ) -> VmRecord:
+        """Record a VM that is about to be created, with a free address of the range, searched from position `after` on.
 
-    def free_address(self, lab: str, first: IPv4Address, last: IPv4Address, *, after: int) -> IPv4Address:
-        """An address of the range that no VM of the lab has that may still exist, searched from position `after` on.
-
-        Raises `LabError` (`addresses`) when the range is used up.
+        An address is free when no VM of the lab has it that may still exist. Raises `LabError` (`addresses`) when the
+        range is used up.
         """
-        with reading(self._engine) as db:
-            taken = set(
-                db.execute(select(vms.c.address).where(vms.c.lab == lab, vms.c.state != "gone")).scalars().all()
-            )
         size = int(last) - int(first) + 1
-        for offset in range(size):
-            candidate = first + (after + offset) % size
-            if str(candidate) not in taken:
-                return candidate
+        with writing(self._engine) as db:
+            record = build(first)
+            live = select(vms.c.address).where(vms.c.lab == record.lab, vms.c.state != "gone")
+            taken = {IPv4Interface(address).ip for address in db.execute(live).scalars()}
+            for offset in range(size):
+                candidate = first + (after + offset) % size
+                if candidate not in taken:
+                    record = build(candidate)
+                    db.execute(insert(vms).values(**record.__dict__, created=time.time()))
+                    return record
         raise LabError(
             f"No free guest address between {first} and {last}.",
             kind="addresses",

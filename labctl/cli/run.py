@@ -1,0 +1,154 @@
+"""`labctl run`: submit a campaign, work it off, show progress, report. Needs no server started by hand."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+
+from labctl.campaign import engine
+from labctl.campaign.work import work_off
+from labctl.cli.live import LiveView
+from labctl.cli.main import Context
+from labctl.errors import LabError, SpecError
+from labctl.model.lab import Lab
+from labctl.model.outcome import CampaignState, Outcome
+from labctl.report import print_terminal, write_html
+from labctl.spec.campaign import load_campaign
+from labctl.spec.cross_check import cross_check
+from labctl.spec.lab import load_lab
+from labctl.store import Store, open_store
+from labctl.store.database import sqlite_url
+
+EXIT_OK, EXIT_FAILED_RUNS, EXIT_LAB, EXIT_INTERRUPTED = 0, 1, 3, 130
+
+
+@click.command()
+@click.argument("campaign", type=click.Path(path_type=Path), required=False)
+@click.option("--lab", "lab_file", type=click.Path(path_type=Path), help="The lab file.")
+@click.option("--resume", "resume_id", type=int, help="Go on with a campaign that was interrupted.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="Raise the cap on the number of runs.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the HTML report.")
+@click.pass_obj
+def run(
+    context: Context,
+    campaign: Path | None,
+    lab_file: Path | None,
+    resume_id: int | None,
+    max_runs: int | None,
+    output: Path | None,
+) -> None:
+    """Run CAMPAIGN on a lab to its end and report.
+
+    Ctrl-C ends the attempts in progress, removes their VMs and keeps the campaign: `labctl run --resume ID` goes on.
+    """
+    console = Console()
+    store = open_store(context.state)
+    try:
+        if resume_id is not None:
+            if campaign is not None or lab_file is not None:
+                raise SpecError(
+                    "--resume goes with no campaign and no lab file.",
+                    why="The campaign keeps the files that it was submitted with.",
+                    todo=f"`labctl run --resume {resume_id}`",
+                )
+            campaign_id = resume_id
+            lab = store.head(campaign_id).lab
+            _check_lab(lab)
+            engine.resume(store, campaign_id)
+        else:
+            campaign_id = _submit(store, campaign, lab_file, max_runs)
+        reached = _work(store, campaign_id, context, console)
+        _report(store, campaign_id, context, console, output)
+    finally:
+        store.close()
+    sys.exit(_exit_code(reached, campaign_id, context, console))
+
+
+def _submit(store: Store, campaign_file: Path | None, lab_file: Path | None, max_runs: int | None) -> int:
+    """Check everything that can be checked before anything starts, then store the campaign."""
+    if campaign_file is None or lab_file is None:
+        raise SpecError("`labctl run` needs a campaign file and --lab.", todo="labctl run CAMPAIGN --lab LAB")
+    lab = load_lab(lab_file)
+    checked = load_campaign(campaign_file)
+    if max_runs is not None:
+        checked = replace(checked, max_runs=max_runs)
+    cross_check(checked, lab)
+    _check_lab(lab)
+    return engine.submit(store, checked, lab, campaign_text=campaign_file.read_text(), lab_text=lab_file.read_text())
+
+
+def _check_lab(lab: Lab) -> None:
+    """Raise `LabError` when the lab can't be worked with now. The check itself lives on the execution side."""
+    for hook in entry_points(group="labctl.hooks", name="check_lab"):
+        problems: tuple[str, ...] = hook.load()(lab)
+        if problems:
+            raise LabError(
+                f"Lab {lab.name} is not ready; nothing was started.",
+                kind="lab-not-ready",
+                why="; ".join(problems),
+                todo="`labctl lab up`" if lab.embedded else "Mend what is said above.",
+            )
+
+
+def _work(store: Store, campaign_id: int, context: Context, console: Console) -> CampaignState:
+    head = store.head(campaign_id)
+    console.print(
+        f"Campaign [bold]{campaign_id}[/bold] ({head.name}) on lab {head.lab.name}. "
+        f"Ctrl-C stops it; `labctl run --resume {campaign_id}` goes on.",
+        highlight=False,
+    )
+    stop = threading.Event()
+    with _stopping(stop, console), LiveView(console, head) as view:
+        return work_off(
+            store, campaign_id, state=context.state, store_url=sqlite_url(context.state), view=view, stop=stop
+        )
+
+
+@contextmanager
+def _stopping(stop: threading.Event, console: Console) -> Iterator[None]:
+    """SIGINT and SIGTERM set `stop`; the second one says how to leave at once."""
+
+    def asked(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            console.print("Already stopping; to leave at once kill this process. `--resume` cleans up then.")
+        stop.set()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _report(store: Store, campaign_id: int, context: Context, console: Console, output: Path | None) -> None:
+    record = store.record(campaign_id)
+    path = output or context.state / "reports" / f"campaign-{campaign_id}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    print_terminal(record, console)
+    write_html(record, path)
+    console.print(f"\nReport: {path.absolute()}", highlight=False, soft_wrap=True)
+
+
+def _exit_code(reached: CampaignState, campaign_id: int, context: Context, console: Console) -> int:
+    if reached is not CampaignState.DONE:
+        console.print(f"Interrupted. `labctl run --resume {campaign_id}` goes on where it stopped.", highlight=False)
+        return EXIT_INTERRUPTED
+    store = open_store(context.state)
+    try:
+        counts = store.run_counts(campaign_id)
+    finally:
+        store.close()
+    if counts.get(Outcome.FAILED) or counts.get(Outcome.LAB_ERROR):
+        return EXIT_FAILED_RUNS
+    return EXIT_OK

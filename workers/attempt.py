@@ -1,0 +1,286 @@
+"""The procedure of an attempt, to be read top to bottom: place, verify, settle, transfer (migrate), collect, release.
+
+Its hosts are leased before it begins (`labctl.campaign.engine.advance`) and freed when its result is accepted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from labctl.errors import AttemptCancelled, LabError, SystemUnderTestError
+from labctl.model.outcome import Outcome, OutcomeDetail
+from labctl.model.result import AttemptResult, Fact, FactSet, MigrationResult
+from labctl.model.scenario import Side
+from labctl.store import ClaimedAttempt, Store
+from workers.guard import Guard
+from workers.hypervisors.base import MigrationOutcome
+from workers.journal import Journal
+from workers.machines import Machines
+from workers.placing import Endpoint, Placed, place, release
+from workers.transferring import roles, transfer
+from workers.verification import Asked, prepare, read_machine, verify_vm
+
+log = logging.getLogger(__name__)
+
+
+class Attempt:
+    """One try at executing a run."""
+
+    def __init__(self, claimed: ClaimedAttempt, *, store: Store, guard: Guard) -> None:
+        self._claimed = claimed
+        self._order = claimed.order
+        self._store = store
+        self._guard = guard
+        self._journal = Journal()
+        self._machines = Machines(claimed.lab, store=store.identity, guard=guard)
+
+    def phase(self) -> str:
+        """What it is doing now, in a word."""
+        return self._journal.current
+
+    def carry_out(self) -> AttemptResult:
+        """Do all of it. Never raises: whatever happened is in the result, and nothing of the attempt is left behind."""
+        detail = self._outcome()
+        try:
+            with self._journal.phase("release"):
+                self._release(park=self._order.reuse and detail.outcome is Outcome.OK)
+        finally:
+            self._machines.close()
+        return self._journal.result(detail)
+
+    def _outcome(self) -> OutcomeDetail:
+        """The work, with every error turned into an outcome by who must act."""
+        try:
+            self._work()
+        except AttemptCancelled as stop:
+            return self._detail(Outcome.CANCELLED, kind="cancelled", error=stop)
+        except SystemUnderTestError as error:
+            return self._detail(Outcome.FAILED, kind=error.kind, error=error)
+        except LabError as error:
+            if self._guard.stopped:
+                return self._detail(Outcome.CANCELLED, kind="cancelled", error=error)
+            return self._detail(Outcome.LAB_ERROR, kind=error.kind, error=error, host=error.host)
+        except Exception as error:
+            log.exception("attempt %s: a bug of labctl", self._claimed.id)
+            self._journal.keep("traceback", traceback.format_exc().encode())
+            return OutcomeDetail(
+                outcome=Outcome.LAB_ERROR,
+                kind="bug",
+                what=f"labctl itself failed: {type(error).__name__}: {error}",
+                why="This is a bug of labctl, not of your lab.",
+                todo="Report it with the raw output `traceback` of the attempt.",
+                phase=self._journal.current,
+            )
+        return OutcomeDetail(outcome=Outcome.OK)
+
+    def _work(self) -> None:
+        journal, order = self._journal, self._order
+        with journal.phase("place"):
+            placed = place(self._claimed, self._machines, self._store, self._guard)
+        with journal.phase("verify"):
+            self._verify(placed)
+        who = roles(order, placed)
+        for index in range(1, order.warmups + 1):
+            with journal.phase("warm-up"):
+                transfer(
+                    order, order.warmup, who, journal, self._guard,
+                    attempt=self._claimed.id, index=index, counted=False,
+                )  # fmt: skip
+        for index in range(order.warmups + 1, order.warmups + order.transfers + 1):
+            with journal.phase("transfer"):
+                transfer(
+                    order, order.transfer, who, journal, self._guard,
+                    attempt=self._claimed.id, index=index, counted=True, event=self._event(placed, index),
+                )  # fmt: skip
+            self._judge_migrations(index)
+        with journal.phase("collect"):
+            self._collect(placed)
+
+    # Verify and collect
+
+    def _verify(self, placed: Placed) -> None:
+        for endpoint in placed.both:
+            if endpoint.vm is not None:
+                prepare(endpoint.channel, self._order)
+                self._read_back(endpoint)
+            self._read_inside(endpoint, when="before")
+        self._check_placement(placed, when="before")
+        for host in dict.fromkeys(name for name in self._order.placement.hosts if name in self._machines.lab.hosts):
+            if self._order.vm is not None:
+                self._fact(f"host:{host}", "before", self._machines.driver(host).host_facts(host))
+        if self._order.migration is not None:
+            source, destination = self._migration_path()
+            why = self._machines.driver(source).check_migration(source, destination)
+            if why:
+                raise LabError(
+                    f"A VM can't be migrated from {source} to {destination}.",
+                    kind="migration-impossible",
+                    why=why,
+                    todo="Mend the path, or take the pair out of `migration` in the lab file.",
+                    host=destination,
+                )
+
+    def _read_back(self, endpoint: Endpoint) -> None:
+        """What the hypervisor says it made: kept as facts, and compared with what was asked for."""
+        assert endpoint.vm is not None
+        assert self._order.vm is not None
+        facts = dict(self._machines.driver(endpoint.vm.host).read_back(endpoint.vm))
+        for name in ("domain_xml", "qemu_arguments", "console_tail"):
+            if name in facts:
+                self._journal.keep(f"vm-{endpoint.side}/{name}", str(facts.pop(name)).encode())
+        self._fact(endpoint.subject, "created", facts)
+        made = facts.get("nic.model")
+        if made is not None and made != self._order.vm.nic_model:
+            raise LabError(
+                f"VM {endpoint.vm.name} was made with NIC model {made}, not {self._order.vm.nic_model}.",
+                kind="nic-mismatch",
+                host=endpoint.vm.host,
+            )
+
+    def _read_inside(self, endpoint: Endpoint, *, when: str) -> None:
+        timeout, tool = self._order.timeouts.command, self._order.transfer.tool
+        if endpoint.vm is None:
+            facts = read_machine(endpoint.channel, tool=tool, timeout=timeout)
+        else:
+            assert self._order.vm is not None
+            asked = Asked(mac=endpoint.vm.mac, address=str(endpoint.vm.address), shape=self._order.vm, tool=tool)
+            facts = verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard)
+        self._fact(endpoint.subject, when, facts)
+
+    def _check_placement(self, placed: Placed, *, when: str) -> None:
+        """Ask the hypervisors where the VMs are. One that is elsewhere than we put it makes the figures worthless."""
+        for endpoint in placed.both:
+            if endpoint.vm is None:
+                continue
+            expected = self._expected_host(endpoint, when=when)
+            found = self._machines.driver(endpoint.vm.host).locate(endpoint.vm)
+            self._fact(endpoint.subject, when, {"placement.host": found})
+            if found != expected:
+                raise LabError(
+                    f"VM {endpoint.vm.name} is on {found or 'no host'}, though it was put on {expected}.",
+                    kind="moved",
+                    why="Something other than labctl moved or ended it.",
+                    todo="Keep other tools off VMs whose names begin with labctl-.",
+                    host=expected,
+                )
+
+    def _expected_host(self, endpoint: Endpoint, *, when: str) -> str:
+        assert endpoint.vm is not None
+        moved = [item for item in self._journal.migrations if item.domain == endpoint.vm.name and item.completed]
+        return moved[-1].destination if when == "after" and moved else endpoint.vm.host
+
+    def _collect(self, placed: Placed) -> None:
+        self._check_placement(placed, when="after")
+        for endpoint in placed.both:
+            if endpoint.vm is not None and self._order.migration is not None:
+                self._read_inside(endpoint, when="after")
+
+    def _fact(self, subject: str, when: str, facts: Mapping[str, Fact]) -> None:
+        self._journal.facts.append(FactSet(subject=subject, when=when, facts=dict(facts)))
+
+    # Migration
+
+    def _migration_path(self) -> tuple[str, str]:
+        assert self._order.migration is not None
+        placement = self._order.placement
+        mover = placement.sender if self._order.migration.mover is Side.SENDER else placement.receiver
+        return mover.host, placement.destination
+
+    def _event(self, placed: Placed, index: int) -> Callable[[float], None] | None:
+        """What happens during a counted transfer: nothing, or a migration (and another one back)."""
+        order = self._order.migration
+        if order is None:
+            return None
+
+        def migrate(began: float) -> None:
+            seconds = self._order.transfer.seconds
+            source, destination = self._migration_path()
+            self._sleep_until(began + order.at * seconds)
+            there = self._migrate(placed, source, destination, index)
+            if order.back and there.completed:
+                self._sleep_until(began + (order.at + (1 - order.at) / 2) * seconds)
+                self._migrate(placed, destination, source, index)
+
+        return migrate
+
+    def _sleep_until(self, moment: float) -> None:
+        self._guard.sleep(max(0.0, moment - time.monotonic()))
+
+    def _migrate(self, placed: Placed, source: str, destination: str, index: int) -> MigrationOutcome:
+        order = self._order.migration
+        assert order is not None
+        endpoint = placed.side(order.mover)
+        assert endpoint.vm is not None
+        self._journal.current = f"migrating to {destination}"
+        outcome = self._machines.driver(source).migrate(endpoint.vm, destination, order)
+        if outcome.completed:
+            self._store.change_vm(endpoint.vm.uuid, host=destination, migrated=True)
+        record = self._store.vm(endpoint.vm.uuid)
+        made = record.migrations if record is not None else 0
+        self._journal.migrations.append(
+            MigrationResult(
+                domain=endpoint.vm.name,
+                mover=order.mover,
+                source=source,
+                destination=destination,
+                started=outcome.started,
+                ended=outcome.ended,
+                completed=outcome.completed,
+                transfer_index=index,
+                ordinal=made if outcome.completed else made + 1,
+                error=f"{outcome.error_kind}: {outcome.error}" if outcome.error_kind else "",
+                total_ms=outcome.total_ms,
+                downtime_ms=outcome.downtime_ms,
+                setup_ms=outcome.setup_ms,
+                bytes_moved=outcome.bytes_moved,
+                iterations=outcome.iterations,
+                stats_source=outcome.stats_source,
+                samples=outcome.samples,
+            )
+        )
+        self._journal.current = "transfer"
+        return outcome
+
+    def _judge_migrations(self, index: int) -> None:
+        """Raise for a migration that did not come about, after the transfer around it has been kept."""
+        for item in self._journal.migrations:
+            if item.transfer_index != index or item.completed:
+                continue
+            kind, _, error = item.error.partition(": ")
+            what = f"VM {item.domain} was not migrated from {item.source} to {item.destination}."
+            if kind == "cancelled":
+                self._guard.check()
+            if kind == "deadline":
+                raise SystemUnderTestError(what, kind="migration-timeout", why=error)
+            raise LabError(
+                what, kind=f"migration-{kind or 'failed'}", why=error, todo="Check the migration path.",
+                host=item.destination,
+            )  # fmt: skip
+
+    # Release
+
+    def _release(self, *, park: bool) -> None:
+        """Let go of the VMs, also after a cancel: with machines of its own, whose guard nobody stops."""
+        machines = Machines(self._claimed.lab, store=self._store.identity, guard=Guard())
+        try:
+            self._journal.warnings.extend(release(self._claimed, machines, self._store, park=park))
+        except LabError as error:
+            self._journal.warnings.append(f"The VMs could not be released: {error.what}")
+        finally:
+            with suppress(LabError):
+                machines.close()
+
+    def _detail(self, outcome: Outcome, *, kind: str, error: Exception, host: str = "") -> OutcomeDetail:
+        return OutcomeDetail(
+            outcome=outcome,
+            kind=kind,
+            what=str(getattr(error, "what", error)),
+            why=str(getattr(error, "why", "")),
+            todo=str(getattr(error, "todo", "")),
+            host=host,
+            phase=self._journal.current,
+        )

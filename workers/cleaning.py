@@ -1,0 +1,41 @@
+"""Cleaning: what lost attempts and ended campaigns left behind is removed, by its record and its mark."""
+
+from __future__ import annotations
+
+import logging
+
+from labctl.campaign import engine
+from labctl.errors import LabError
+from labctl.store import Store, VmRecord
+from workers.guard import Guard
+from workers.machines import Machines
+from workers.placing import vm_of
+
+log = logging.getLogger(__name__)
+
+
+def clean_campaign(store: Store, campaign_id: int) -> None:
+    """Destroy the VMs of a campaign that no attempt in progress uses; then free the hosts of its lost attempts.
+
+    A VM that can't be destroyed now stays recorded, and its lost attempt keeps its hosts: nothing is measured on a host
+    that may not be clean.
+    """
+    lab = store.head(campaign_id).lab
+    machines = Machines(lab, store=store.identity, guard=Guard())
+    try:
+        for record in store.idle_vms(campaign_id):
+            _destroy(record, machines, store)
+    finally:
+        machines.close()
+    for attempt_id in store.lost_attempts(lab=lab.name):
+        if not store.vms_of_attempt(attempt_id):
+            engine.cleaned(store, attempt_id)
+
+
+def _destroy(record: VmRecord, machines: Machines, store: Store) -> None:
+    try:
+        machines.driver(record.host).destroy(vm_of(record))
+    except LabError as error:
+        log.warning("VM %s could not be removed: %s", record.name, error)
+    else:
+        store.change_vm(record.uuid, state="gone")

@@ -1,0 +1,68 @@
+"""The machines of a lab as an attempt sees them: drivers of VMs, channels to hosts and plain machines."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import import_module
+
+from labctl.errors import LabError
+from labctl.model.lab import Lab, SshAccess
+from labctl.model.nic import Hypervisor
+from workers.channels.base import Channel
+from workers.channels.ssh import SshChannel
+from workers.guard import Guard
+from workers.hypervisors.base import VmDriver
+
+DRIVERS = {Hypervisor.KVM: "workers.hypervisors.kvm.driver:KvmDriver"}
+"""Where each driver is. They are imported when first used, so that a worker needs only the libraries of its lab."""
+
+
+class Machines:
+    """Everything of a lab that can be touched, connected when first used."""
+
+    def __init__(self, lab: Lab, *, store: str, guard: Guard) -> None:
+        self.lab = lab
+        self._store = store
+        self._guard = guard
+        self._drivers: dict[Hypervisor, VmDriver] = {}
+        self._channels: dict[str, SshChannel] = {}
+
+    def driver(self, host: str) -> VmDriver:
+        """The driver of a host's hypervisor. Raises `LabError` (`no-driver`) when there is none."""
+        kind = self.lab.hosts[host].hypervisor
+        if kind not in self._drivers:
+            if kind not in DRIVERS:
+                raise LabError(f"There is no driver for {kind} yet.", kind="no-driver", host=host)
+            module, _, name = DRIVERS[kind].partition(":")
+            self._drivers[kind] = getattr(import_module(module), name)(self.lab, store=self._store, guard=self._guard)
+        return self._drivers[kind]
+
+    def channel(self, name: str) -> Channel:
+        """The channel to a host or a plain machine itself. Raises `LabError` (`no-channel`) when the lab names none."""
+        if name not in self._channels:
+            self._channels[name] = SshChannel(
+                endpoint=f"{'host' if name in self.lab.hosts else 'machine'} {name}",
+                access=self._access(name),
+                guard=self._guard,
+            )
+        return self._channels[name]
+
+    def _access(self, name: str) -> SshAccess:
+        access = self.lab.hosts[name].ssh if name in self.lab.hosts else self.lab.machines[name].ssh
+        if access is None:
+            raise LabError(
+                f"Host {name} can't be an endpoint.",
+                kind="no-channel",
+                why="The lab file gives no `ssh` for it.",
+                todo=f"Add `ssh` to hosts.{name} in the lab file, or leave out scenarios that use the host itself.",
+                host=name,
+            )
+        return access
+
+    def close(self) -> None:
+        """Close all connections; an error while closing hides no other."""
+        for closable in (*self._channels.values(), *self._drivers.values()):
+            with contextlib.suppress(LabError):
+                closable.close()
+        self._channels.clear()
+        self._drivers.clear()

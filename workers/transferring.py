@@ -1,0 +1,270 @@
+"""One transfer: a server on a port of its own, a client, and what both printed; with an event in the middle if asked.
+
+The client always runs on the endpoint that stays, because the clock of a migrating guest may jump. Which way the data
+flows is then a matter of the tool's reverse mode.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from labctl.errors import LabError, SystemUnderTestError
+from labctl.model.order import RunOrder, TransferOrder
+from labctl.model.reading import Capture, ErrorKind, Reading
+from labctl.model.result import ClockOffset, TransferResult
+from labctl.model.scenario import Side
+from workers.channels.base import ChannelError, CommandResult, Process
+from workers.guard import Guard
+from workers.journal import Journal
+from workers.placing import Endpoint, Placed
+from workers.transfers.registry import tool as find_tool
+
+_FIRST_PORT = 20_000
+_PORTS = 20_000
+_SERVER_SECONDS = 5.0
+"""How long a server may take to end by itself after its client has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Who runs the client and who the server, and whether the server is the one that sends."""
+
+    client: Endpoint
+    server: Endpoint
+    reverse: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How both sides of a transfer ended. `hung` means that the client had to be ended by force."""
+
+    client: CommandResult
+    server: tuple[bytes, bytes]
+    started: float
+    elapsed: float
+    hung: bool
+    server_survived: bool
+
+
+def roles(order: RunOrder, placed: Placed) -> Roles:
+    """The client runs on the side that stays; without a migration it sends, unless `reverse` was asked for."""
+    if order.migration is not None:
+        client_side = Side.RECEIVER if order.migration.mover is Side.SENDER else Side.SENDER
+    else:
+        client_side = Side.RECEIVER if order.transfer.reverse else Side.SENDER
+    server_side = Side.SENDER if client_side is Side.RECEIVER else Side.RECEIVER
+    return Roles(client=placed.side(client_side), server=placed.side(server_side), reverse=client_side is Side.RECEIVER)
+
+
+def port_of(attempt: int, index: int) -> int:
+    """The port of a transfer: no other transfer of the last two thousand attempts had it."""
+    return _FIRST_PORT + (attempt * 10 + index) % _PORTS
+
+
+def transfer(
+    order: RunOrder,
+    asked: TransferOrder,
+    who: Roles,
+    journal: Journal,
+    guard: Guard,
+    *,
+    attempt: int,
+    index: int,
+    counted: bool,
+    event: Callable[[float], None] | None = None,
+) -> TransferResult:
+    """Make one transfer and keep it in the journal, whatever became of it; then raise when it holds no figure.
+
+    `event` is called with the monotonic time at which the client was started, as soon as it runs; it takes its time.
+    """
+    tool = find_tool(asked.tool)
+    asked = replace(asked, reverse=who.reverse)
+    port = port_of(attempt, index)
+    server_command = tool.server_command(asked, port=port)
+    client_command = tool.client_command(asked, server=str(who.server.address), port=port)
+    offset = _offset(who.client, order) if event else None
+    ended = _both_sides(order, asked, who, server_command, client_command, port, guard, event)
+    reading = tool.parse(
+        Capture(
+            stdout=ended.client.stdout,
+            stderr=ended.client.stderr,
+            server=ended.server[0],
+            exit_code=ended.client.exit_code,
+            requested_seconds=asked.seconds,
+            role="client",
+            command=" ".join(client_command),
+            elapsed=ended.elapsed,
+        )
+    )
+    zero, uncertainty = _zero(ended, reading)
+    result = TransferResult(
+        index=index,
+        counted=counted,
+        tool=asked.tool,
+        reading=reading,
+        measured_on=who.client.side,
+        client_command=client_command,
+        server_command=server_command,
+        port=port,
+        started=ended.started,
+        elapsed=ended.elapsed,
+        zero=zero,
+        zero_uncertainty=uncertainty,
+        clock_offset=offset,
+    )
+    journal.transfers.append(result)
+    for name, content in (
+        ("client.stdout", ended.client.stdout),
+        ("client.stderr", ended.client.stderr),
+        ("server.stdout", ended.server[0]),
+        ("server.stderr", ended.server[1]),
+    ):
+        journal.keep(f"transfer-{index}/{name}", content)
+    _judge(result, ended, who, migrated=event is not None)
+    return result
+
+
+def _both_sides(
+    order: RunOrder,
+    asked: TransferOrder,
+    who: Roles,
+    server_command: tuple[str, ...],
+    client_command: tuple[str, ...],
+    port: int,
+    guard: Guard,
+    event: Callable[[float], None] | None,
+) -> Ended:
+    grace = order.timeouts.transfer_grace
+    lifetime = asked.seconds + grace + order.timeouts.migration + 30
+    try:
+        server = who.server.channel.start(server_command, lifetime=lifetime, ready_port=port)
+    except ChannelError as error:
+        raise LabError(
+            f"The {asked.tool} server did not come up in {who.server.channel.endpoint}.",
+            kind="server-failed",
+            why=error.why or error.what,
+            todo="It is tried again with fresh VMs.",
+        ) from error
+    try:
+        started, began = time.time(), time.monotonic()
+        client = who.client.channel.start(client_command, lifetime=lifetime)
+        try:
+            if event is not None:
+                event(began)
+            ended, hung = _wait(client, client_command, began, asked.seconds, grace, guard)
+        except BaseException:
+            _end(client)
+            raise
+        elapsed = time.monotonic() - began
+        survived, output = _server_end(server, forced=hung or not ended.stdout)
+        return Ended(client=ended, server=output, started=started, elapsed=elapsed, hung=hung, server_survived=survived)
+    except BaseException:
+        _end(server)
+        raise
+
+
+def _wait(
+    client: Process, command: tuple[str, ...], began: float, seconds: float, grace: float, guard: Guard
+) -> tuple[CommandResult, bool]:
+    """Wait for the client; past its time it is ended by force and what it printed is taken all the same."""
+    passed = time.monotonic() - began
+    try:
+        result = client.wait(timeout=max(1.0, seconds + grace - passed), quiet=max(0.0, seconds - passed))
+    except ChannelError as error:
+        if error.kind != "channel-timeout":
+            raise
+        guard.check()
+        client.kill()
+        with suppress(ChannelError):
+            return replace(client.wait(timeout=_SERVER_SECONDS), argv=command), True
+        stdout, stderr = client.output()
+        ended = CommandResult(
+            argv=command, exit_code=137, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began
+        )
+        return ended, True
+    return result, False
+
+
+def _server_end(server: Process, *, forced: bool) -> tuple[bool, tuple[bytes, bytes]]:
+    """Whether the server was alive until its client ended, and what it printed. It is ended in any case."""
+    survived = True
+    try:
+        if forced:
+            survived = not server.finished()
+            server.kill()
+        ended = server.wait(timeout=_SERVER_SECONDS)
+    except ChannelError:
+        _end(server)
+        with suppress(LabError):
+            return survived, server.output()
+        return survived, (b"", b"")
+    else:
+        if not forced:
+            survived = ended.exit_code == 0
+        return survived, (ended.stdout, ended.stderr)
+
+
+def _end(process: Process) -> None:
+    """End a process on the way out of an error; its endpoint ends it anyway when its lifetime is over."""
+    with suppress(LabError):
+        process.kill()
+
+
+def _offset(endpoint: Endpoint, order: RunOrder) -> ClockOffset:
+    return endpoint.channel.clock(timeout=order.timeouts.command)
+
+
+def _zero(ended: Ended, reading: Reading) -> tuple[float | None, float | None]:
+    """When the tool's clock showed 0, by the worker's clock: between the start of the client and the latest start that
+    leaves room for the whole transfer before the client's end was seen. The middle, and half the width."""
+    last = reading.intervals[-1].end if reading.intervals else reading.seconds
+    if last is None or ended.hung:
+        return None, None
+    slack = max(0.0, ended.elapsed - last)
+    return ended.started + slack / 2, slack / 2
+
+
+def _judge(result: TransferResult, ended: Ended, who: Roles, *, migrated: bool) -> None:
+    """Raise when the transfer holds no whole figure, by whose fault it is."""
+    reading = result.reading
+    if reading.ok and not reading.partial:
+        return
+    said = reading.error or f"its output reads as {reading.error_kind or 'invalid'}"
+    if ended.hung:
+        text = f"The {result.tool} client never ended and was stopped after {result.elapsed:.0f} s."
+        if migrated:
+            raise SystemUnderTestError(text, kind="transfer-hung", why=f"A VM was migrated during it; {said}")
+        raise LabError(text, kind="client-hung", why=said, todo="It is tried again with fresh VMs.")
+    if reading.error_kind in (ErrorKind.SERVER_BUSY, ErrorKind.CONNECT_REFUSED):
+        raise LabError(
+            f"The {result.tool} server at {who.server.address} took no connection.",
+            kind=str(reading.error_kind).replace("_", "-"),
+            why=said,
+            todo="It is tried again.",
+        )
+    if reading.error_kind is ErrorKind.CONNECTION_LOST:
+        if not ended.server_survived and not migrated:
+            raise LabError(
+                f"The {result.tool} server died in mid-transfer.",
+                kind="server-died",
+                why=said,
+                todo="It is tried again with fresh VMs.",
+            )
+        raise SystemUnderTestError(
+            "The connection was lost in mid-transfer.",
+            kind="connection-lost",
+            why=f"{'A VM was migrated during it; ' if migrated else ''}{said}",
+        )
+    if reading.error_kind is None:
+        raise LabError(
+            "A clock stepped during the transfer, so that its figures are not valid.", kind="clock-step", why=said
+        )
+    raise LabError(
+        f"The {result.tool} client left no whole result.",
+        kind=str(reading.error_kind).replace("_", "-"),
+        why=said,
+        todo="See the raw output of the attempt.",
+    )

@@ -1,0 +1,208 @@
+"""Verification: what was asked for is read back inside the endpoint, never assumed. A mismatch is a `lab-error`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labctl.errors import LabError
+from labctl.model.nic import NIC_MODELS
+from labctl.model.order import RunOrder, VmShape
+from labctl.model.result import Fact
+from workers.channels.base import Channel
+from workers.guard import Deadline, Guard
+
+LONG_OFFLOAD_NAMES = {
+    "rx": "rx-checksumming",
+    "tx": "tx-checksumming",
+    "sg": "scatter-gather",
+    "tso": "tcp-segmentation-offload",
+    "ufo": "udp-fragmentation-offload",
+    "gso": "generic-segmentation-offload",
+    "gro": "generic-receive-offload",
+    "lro": "large-receive-offload",
+    "rxvlan": "rx-vlan-offload",
+    "txvlan": "tx-vlan-offload",
+}
+"""Short names as `ethtool -K` takes them, and the long ones that `ethtool -k` prints (ethtool(8))."""
+
+LINK_SECONDS = 10.0
+"""How long a link may take to come up after the guest has."""
+
+# One script and one round trip, with as few programs as can be: under software emulation each costs tens of milliseconds.
+# Arguments: MAC of the adapter, MTU to set or empty, transfer tool, then words for `ethtool -K`.
+_GUEST_SCRIPT = """
+want=$1; mtu=$2; tool=$3; shift 3
+nic=
+for path in /sys/class/net/*; do
+  mac=; read -r mac < "$path/address"
+  [ "$mac" = "$want" ] && nic=${path##*/}
+done
+read -r kernel < /proc/sys/kernel/osrelease
+echo "nic=$nic"; echo "kernel=$kernel"
+[ -n "$nic" ] || exit 0
+at=/sys/class/net/$nic
+[ -z "$mtu" ] || ip link set dev "$nic" mtu "$mtu" || echo "mtu.error=refused"
+[ $# -eq 0 ] || echo "offload.error=$(ethtool -K "$nic" "$@" 2>&1 | head -n 1)"
+value=; read -r value < $at/mtu; echo "mtu=$value"
+value=; read -r value < $at/carrier; echo "link=$value"
+value=; read -r value 2>/dev/null < $at/speed; echo "speed=$value"
+ethtool -i "$nic" | while read -r key value; do
+  case $key in
+    driver:|version:|firmware-version:|bus-info:) echo "ethtool.${key%:}=$value" ;;
+  esac
+  if [ "$key" = bus-info: ]; then
+    vendor=; device=
+    [ ! -r "/sys/bus/pci/devices/$value/vendor" ] || read -r vendor < "/sys/bus/pci/devices/$value/vendor"
+    [ ! -r "/sys/bus/pci/devices/$value/device" ] || read -r device < "/sys/bus/pci/devices/$value/device"
+    echo "pci=${vendor#0x}:${device#0x}"
+  fi
+done
+ethtool -k "$nic" | while read -r key value; do
+  case $value in on*|off*) echo "feature.${key%:}=$value" ;; esac
+done
+ip -o -4 addr show dev "$nic" | while read -r index name family address rest; do echo "address=$address"; done
+echo "tool=$("$tool" --version 2>&1 | head -n 1)"
+"""
+
+_MACHINE_SCRIPT = """
+read -r kernel < /proc/sys/kernel/osrelease
+read -r host < /proc/sys/kernel/hostname
+read -r load rest < /proc/loadavg
+echo "kernel=$kernel"; echo "hostname=$host"; echo "load=$load"
+echo "tool=$("$1" --version 2>&1 | head -n 1)"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a VM's adapter must turn out to be."""
+
+    mac: str
+    address: str
+    shape: VmShape
+    tool: str
+
+
+def prepare(channel: Channel, order: RunOrder) -> None:
+    """Run the campaign's own commands in a VM. Raises `LabError` (`prepare-failed`)."""
+    for command in order.prepare:
+        result = channel.run(command, timeout=order.timeouts.command)
+        if result.exit_code != 0:
+            said = (result.stderr or result.stdout).decode(errors="replace").strip()[-300:]
+            raise LabError(
+                f"A `prepare` command failed in {channel.endpoint}: {' '.join(command)}",
+                kind="prepare-failed",
+                why=f"exit code {result.exit_code}: {said or 'nothing was printed'}",
+                todo="Correct `prepare` in the campaign file, or the image.",
+            )
+
+
+def verify_vm(channel: Channel, asked: Asked, *, timeout: float, guard: Guard) -> Mapping[str, Fact]:
+    """Set MTU and offloads, read everything back, and return it as facts. Waits for the link.
+
+    Raises `LabError`: `nic-missing`, `nic-mismatch`, `offload-mismatch`, `mtu-mismatch`, `address-missing`, `link-down`,
+    `tool-missing`; each says what was asked and what was found.
+    """
+    deadline = Deadline.after(LINK_SECONDS)
+    while True:
+        facts = _read_vm(channel, asked, timeout=timeout)
+        _check_adapter(channel.endpoint, asked, facts)
+        ready = facts.get("link") == 1 and str(facts.get("address", "")) == asked.address
+        if ready or deadline.passed:
+            break
+        guard.sleep(0.2)
+    _check_path(channel.endpoint, asked, facts)
+    _check_tool(channel.endpoint, asked.tool, facts)
+    return facts
+
+
+def read_machine(channel: Channel, *, tool: str, timeout: float) -> Mapping[str, Fact]:
+    """Facts of a host or plain machine that is an endpoint. Raises `LabError` (`tool-missing`)."""
+    script = channel.run(["/bin/sh", "-c", _MACHINE_SCRIPT, "labctl", tool], timeout=timeout)
+    facts = _facts(script.require(f"Reading facts of {channel.endpoint}").stdout)
+    _check_tool(channel.endpoint, tool, facts)
+    return facts
+
+
+def _read_vm(channel: Channel, asked: Asked, *, timeout: float) -> dict[str, Fact]:
+    offloads = [word for name, on in asked.shape.offloads.items() for word in (name, "on" if on else "off")]
+    mtu = "" if asked.shape.mtu is None else str(asked.shape.mtu)
+    script = channel.run(
+        ["/bin/sh", "-c", _GUEST_SCRIPT, "labctl", asked.mac, mtu, asked.tool, *offloads], timeout=timeout
+    )
+    return _facts(script.require(f"Verifying {channel.endpoint}").stdout)
+
+
+def _facts(printed: bytes) -> dict[str, Fact]:
+    """`key=value` lines as facts; whole numbers become ints, empty values None."""
+    facts: dict[str, Fact] = {}
+    for line in printed.decode(errors="replace").splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            text = value.strip()
+            facts[key] = int(text) if text.lstrip("-").isdigit() else (text or None)
+    return facts
+
+
+def _check_adapter(endpoint: str, asked: Asked, facts: Mapping[str, Fact]) -> None:
+    model = NIC_MODELS[asked.shape.nic_model]
+    if not facts.get("nic"):
+        raise LabError(
+            f"{endpoint} has no network adapter with address {asked.mac}.",
+            kind="nic-missing",
+            why=f"It was asked for with NIC model {model.name}; the guest has no driver for it, or the VM has no such device.",
+            todo="Add the driver to the image, or leave out the NIC model.",
+        )
+    driver, pci = str(facts.get("ethtool.driver") or ""), str(facts.get("pci") or "")
+    if (model.linux_drivers and driver not in model.linux_drivers) or (model.pci_ids and pci not in model.pci_ids):
+        raise LabError(
+            f"{endpoint} has another adapter than the one asked for.",
+            kind="nic-mismatch",
+            why=f"Asked: {model.name} (driver {' or '.join(model.linux_drivers)}, PCI {' or '.join(model.pci_ids)}). "
+            f"Found: driver {driver or 'none'}, PCI {pci or 'none'}.",
+            todo="Look at the domain XML in the raw output.",
+        )
+    for name, on in asked.shape.offloads.items():
+        found = str(facts.get(f"feature.{LONG_OFFLOAD_NAMES.get(name, name)}") or "absent")
+        if found.split()[0] != ("on" if on else "off"):
+            raise LabError(
+                f"{endpoint}: offload {name} is {found}, though {'on' if on else 'off'} was asked for.",
+                kind="offload-mismatch",
+                why=str(facts.get("offload.error") or "The driver keeps it fixed."),
+                todo=f"Leave out this level of offload.{name} for NIC model {model.name}.",
+            )
+    if asked.shape.mtu is not None and facts.get("mtu") != asked.shape.mtu:
+        raise LabError(
+            f"{endpoint}: MTU is {facts.get('mtu')}, though {asked.shape.mtu} was asked for.",
+            kind="mtu-mismatch",
+            why="The driver or the network below it allows no such MTU.",
+            todo="Leave out this level of mtu, or raise the MTU of the network on the hosts.",
+        )
+
+
+def _check_path(endpoint: str, asked: Asked, facts: Mapping[str, Fact]) -> None:
+    if facts.get("link") != 1:
+        raise LabError(
+            f"{endpoint}: the link of its adapter did not come up in {LINK_SECONDS:g} s.",
+            kind="link-down",
+            todo="Check the bridge of the test network on the host.",
+        )
+    if str(facts.get("address", "")) != asked.address:
+        raise LabError(
+            f"{endpoint} has address {facts.get('address') or 'none'}, though {asked.address} was given to it.",
+            kind="address-missing",
+            why="The image did not take the address from its kernel command line (`labctl.address`).",
+            todo="Use the probe image, or an image that understands it.",
+        )
+
+
+def _check_tool(endpoint: str, tool: str, facts: Mapping[str, Fact]) -> None:
+    said = str(facts.get("tool") or "")
+    if not said or "not found" in said:
+        raise LabError(
+            f"{tool} is not there in {endpoint}.",
+            kind="tool-missing",
+            why=said or "It printed no version.",
+            todo=f"Install {tool} there.",
+        )
