@@ -1,0 +1,149 @@
+"""A cell to a work order: settings resolved, values canonical, a placement chosen."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from labctl.model.campaign import Campaign, Cell, Selection
+from labctl.model.lab import Lab
+from labctl.model.order import MigrationOrder, Placement, RunOrder, TransferOrder, VmShape
+from labctl.model.scenario import OWN_HOST, Scenario, Side
+from labctl.model.settings import SETTINGS, Level, find_setting
+from labctl.plan.placement import find_placements, hosts_with_facts
+from labctl.spec.campaign import PLACEHOLDER
+from labctl.spec.values import DEFAULT
+
+
+def settings_of(campaign: Campaign, cell: Cell) -> dict[str, Level]:
+    """All settings of a run of the cell: defaults, then the campaign's, then overrides in order, then the cell's levels.
+
+    Settings that concern nothing in the cell's scenario are left out, as are those that nobody decided.
+    """
+    settings: dict[str, Level] = {
+        name: setting.default for name, setting in SETTINGS.items() if setting.default is not None
+    }
+    settings |= campaign.settings
+    for override in campaign.overrides:
+        if matches(override.when, cell.levels):
+            settings |= override.settings
+    settings |= cell.levels
+    return {name: level for name, level in settings.items() if concerns(name, cell.scenario)}
+
+
+def matches(selection: Selection, levels: Mapping[str, Level]) -> bool:
+    """Whether a cell with these levels is in the selected part of the matrix."""
+    return all(name in levels and levels[name] in wanted for name, wanted in selection.levels.items())
+
+
+def concerns(name: str, scenario: Scenario) -> bool:
+    """Whether the setting acts on anything in runs of the scenario (`scenario` itself always does)."""
+    setting = find_setting(name)
+    return setting is None or setting.concern.applies_to(scenario)
+
+
+def placements(campaign: Campaign, cell: Cell, lab: Lab) -> tuple[Placement, ...]:
+    """All placements that a run of the cell may have, in the order of the lab's hosts; empty when there is none."""
+    settings = settings_of(campaign, cell)
+    found, _ = find_placements(
+        cell.scenario,
+        lab,
+        hosts=hosts_with_facts(settings, lab),
+        nic_model=str(settings.get("nic_model", "")),
+        peer=str(settings.get("peer", OWN_HOST)),
+    )
+    return found
+
+
+def resolve(campaign: Campaign, cell: Cell, lab: Lab, *, placement: Placement | None = None) -> RunOrder:
+    """The work order of a run of an applicable cell, in this placement or in the first that the lab offers.
+
+    Raises `ValueError` when the lab offers none: such a cell is not applicable and has no runs.
+    """
+    if placement is None:
+        offered = placements(campaign, cell, lab)
+        if not offered:
+            raise ValueError(f"the lab {lab.name} has no placement for the cell {cell.key}")
+        placement = offered[0]
+    settings = settings_of(campaign, cell)
+    scenario = cell.scenario
+    return RunOrder(
+        scenario=scenario,
+        placement=placement,
+        vm=_shape(settings) if scenario.vms else None,
+        transfer=_transfer(settings, seconds="seconds"),
+        warmup=_transfer(settings, seconds="warmup_seconds"),
+        warmups=campaign.warmups,
+        transfers=campaign.transfers,
+        migration=_migration(settings, campaign) if scenario.migrates else None,
+        prepare=_prepare(campaign, settings) if scenario.vms else (),
+        timeouts=campaign.timeouts,
+        reuse=campaign.reuse,
+        settings=settings,
+    )
+
+
+def _shape(settings: Mapping[str, Level]) -> VmShape:
+    prefix = "offload."
+    return VmShape(
+        image=str(settings["image"]),
+        nic_model=str(settings["nic_model"]),
+        vcpus=int(settings["vcpus"]),
+        memory=int(settings["memory"]),
+        queues=int(settings["queues"]),
+        machine_type=str(settings["machine_type"]),
+        vhost=_switch(settings, "vhost"),
+        mtu=_whole(settings, "mtu"),
+        offloads={
+            name.removeprefix(prefix): bool(level)
+            for name, level in settings.items()
+            if name.startswith(prefix) and level != DEFAULT
+        },
+    )
+
+
+def _transfer(settings: Mapping[str, Level], *, seconds: str) -> TransferOrder:
+    length = float(settings[seconds])
+    return TransferOrder(
+        tool=str(settings["tool"]),
+        seconds=length,
+        interval=min(float(settings["interval"]), length),
+        streams=int(settings["streams"]),
+        window=_whole(settings, "window"),
+        buffer=_whole(settings, "buffer"),
+        protocol=str(settings["protocol"]),
+        rate=_whole(settings, "rate"),
+        reverse=bool(settings["reverse"]),
+        client_args=tuple(shlex.split(str(settings["client_args"]))),
+        server_args=tuple(shlex.split(str(settings["server_args"]))),
+    )
+
+
+def _migration(settings: Mapping[str, Level], campaign: Campaign) -> MigrationOrder:
+    return MigrationOrder(
+        mover=Side(str(settings["mover"])),
+        at=float(settings["migrate_at"]),
+        back=bool(settings["migrate_back"]),
+        bandwidth=_whole(settings, "migrate_bandwidth"),
+        auto_converge=bool(settings["auto_converge"]),
+        post_copy=bool(settings["post_copy"]),
+        deadline=campaign.timeouts.migration,
+    )
+
+
+def _prepare(campaign: Campaign, settings: Mapping[str, Level]) -> tuple[tuple[str, ...], ...]:
+    """The commands with the levels of one's own settings in place; each stays one argument, whatever it holds."""
+    return tuple(
+        tuple(PLACEHOLDER.sub(lambda match: str(settings.get(match[1], "")), argument) for argument in command)
+        for command in campaign.prepare
+    )
+
+
+def _whole(settings: Mapping[str, Level], name: str) -> int | None:
+    level = settings.get(name, DEFAULT)
+    return None if level == DEFAULT else int(level)
+
+
+def _switch(settings: Mapping[str, Level], name: str) -> bool | None:
+    level = settings.get(name, DEFAULT)
+    return None if level == DEFAULT else bool(level)
