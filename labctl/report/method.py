@@ -1,0 +1,69 @@
+"""How the figures of a report came about, in words."""
+
+from __future__ import annotations
+
+from labctl.analysis.migration import RECOVERY_SHARE, SMOOTHING_SECONDS, STALL_SHARE
+from labctl.model.campaign import Campaign, Order
+
+
+def method_of(campaign: Campaign) -> tuple[tuple[str, str], ...]:
+    """Headings and sentences about how this campaign was measured and evaluated."""
+    sections = [
+        ("Figure of a run", _figure(campaign)),
+        ("Order", _order(campaign)),
+        (
+            "Interval of a mean",
+            "95 % interval by Student's t over the runs of a cell. It covers "
+            + (
+                "the spread between repeats in the same VMs, since VMs were reused."
+                if campaign.reuse
+                else "the spread between boots as well as between transfers, since every run has VMs of its own."
+            ),
+        ),
+        (
+            "Change against a baseline",
+            "Mean over the mean of the cell that has the baseline level of one factor and equals it in all others. The "
+            "95 % interval is taken by the delta method on the logarithm of the ratio of means, with "
+            "Welch-Satterthwaite degrees of freedom. Where the interval spans zero, no difference can be told. With a "
+            "single run on either side there is no interval. Nothing is corrected for the number of comparisons.",
+        ),
+    ]
+    if any(scenario.migrates for scenario in campaign.scenarios):
+        sections.append(("Migration", _migration()))
+    return tuple(sections)
+
+
+def _figure(campaign: Campaign) -> str:
+    warmups = f"{campaign.warmups} warm-up {'transfer is' if campaign.warmups == 1 else 'transfers are'}"
+    text = (
+        "Throughput is what the receiver got, in bit/s of payload; where only the sender's figure can be trusted, a "
+        f"flag says so. {warmups} run first, kept, and not counted. "
+    )
+    if campaign.transfers > 1:
+        text += (
+            f"{campaign.transfers} counted transfers within a run are sub-samples: they are averaged to one figure. "
+        )
+    return text + "Runs with partial or invalid readings are shown and not counted."
+
+
+def _order(campaign: Campaign) -> str:
+    if campaign.order is Order.BLOCKS:
+        return (
+            f"Random blocks: one run of every cell in random order (seed {campaign.seed}), then the next; "
+            f"{campaign.repeats} {'block' if campaign.repeats == 1 else 'blocks'}."
+        )
+    return f"The order of the file, {campaign.repeats} runs a cell."
+
+
+def _migration() -> str:
+    return (
+        "Intervals come from the endpoint that stays, the moments of the migration from the worker's clock; the "
+        "uncertainty of putting both on one axis is stated with each migration. Before: intervals that surely ended "
+        "before the migration began. Stall: the longest contiguous stretch of intervals that each moved less than "
+        f"{STALL_SHARE:.0%} of the median before; the true gap is at most two intervals longer. Dip: the lowest "
+        "interval against that median. Not moved: what the mean of before would have moved from the migration's start "
+        f"to the recovery, less what was moved. Recovered: means over {SMOOTHING_SECONDS:.0f} s are back at "
+        f"{RECOVERY_SHARE:.0%} of before and stay there, or above the slowest such stretch before. The hypervisor's "
+        "downtime (its virtual CPUs stood still) and total time are its own words and no measure of the gap that "
+        "traffic saw."
+    )
