@@ -212,7 +212,7 @@ def _never_matches(selection: Levels, possible: Levels, path: KeyPath, document:
                 where = (*path, name, index)
                 near = nearest(spoken(level), words)
                 message = "is no level of this campaign, so nothing is selected by it"
-                yield document.problem(where, message, allowed=", ".join(words), nearest=near)
+                yield document.problem(where, message, allowed=_listed(words), nearest=near)
 
 
 def _mislabels(override: OverrideField, possible: Levels, path: KeyPath, document: Document) -> Iterator[Problem]:
@@ -234,7 +234,13 @@ def _baselines(spec: CampaignFile, possible: Levels, document: Document) -> Iter
             words = [spoken(each) for each in possible[name]]
             near = nearest(spoken(level), words)
             message = "is no level of this campaign"
-            yield document.problem(("baseline", name), message, allowed=", ".join(words), nearest=near)
+            yield document.problem(("baseline", name), message, allowed=_listed(words), nearest=near)
+
+
+def _listed(words: list[str]) -> str:
+    """Words for a message; of many the first, and how many there are."""
+    shown = ", ".join(words[:20])
+    return shown if len(words) <= 20 else f"{shown}, ... ({len(words)} in all)"
 
 
 PLACEHOLDER = re.compile(r"\{(own\.[^{}]+)\}")
@@ -250,3 +256,18 @@ def _placeholders(spec: CampaignFile, possible: Levels, document: Document) -> I
                     message = f"there is no {name} among factors and settings"
                     where = ("prepare", row, column)
                     yield document.problem(where, message, allowed=", ".join(own), nearest=nearest(name, own))
+                else:
+                    yield from _left_open(name, spec, document)
+
+
+def _left_open(name: str, spec: CampaignFile, document: Document) -> Iterator[Problem]:
+    """Included cells with VMs in which nothing says what a placeholder stands for."""
+    if name in spec.settings:
+        return
+    if name not in spec.factors and any(scenario.vms for scenario in spec.scenarios):
+        yield document.problem(("scenarios",), f"`prepare` needs {name}, which these cells don't have", at_key=True)
+    for index, selection in enumerate(spec.include):
+        scenarios = [Scenario(str(word)) for word in selection.get(SCENARIO, spec.scenarios)]
+        if name not in selection and any(scenario.vms for scenario in scenarios):
+            message = f"`prepare` needs {name}, which these cells don't have; name it here"
+            yield document.problem(("include", index), message, show_value=False)

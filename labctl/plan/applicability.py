@@ -1,0 +1,261 @@
+"""Which cells can't be run in a lab, and why: known before anything is started, and free of cost.
+
+Every rule names the settings that it reads. That is what lets a matrix of a million cells be judged by the few
+combinations that matter instead of cell by cell (`labctl.plan.matrix`). The first rule with a reason gives the cell's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from labctl.model.campaign import Campaign, Cell
+from labctl.model.lab import Accelerator, Lab
+from labctl.model.nic import NIC_MODELS, OFFLOADS
+from labctl.model.scenario import OWN_HOST, Scenario
+from labctl.model.settings import Level, find_setting
+from labctl.plan.placement import FACT_PREFIX, find_placements, hosts_with_fact, hosts_with_facts
+from labctl.spec.values import DEFAULT
+
+HOSTS = "hosts"
+"""What rules read beside settings: the names of the hosts that declare all facts that the cell asks for."""
+
+Readable = Level | frozenset[str] | None
+"""What a rule may read. None: left to the tool or the system."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The part of a cell that a rule reads: its scenario, and the readables that the rule named."""
+
+    scenario: Scenario
+    levels: Mapping[str, Readable]
+
+    def __getitem__(self, name: str) -> Readable:
+        return self.levels[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing that may stand against a cell. `judge` gives the reason in a sentence, or an empty text."""
+
+    reads: tuple[str, ...]
+    judge: Callable[[View], str]
+
+
+def reason(cell: Cell, settings: Mapping[str, Level], campaign: Campaign, lab: Lab) -> str:
+    """Why the cell with these resolved settings can't be run in the lab, in a sentence; empty when it can."""
+    scenario = cell.scenario
+    for rule in rules(campaign, lab):
+        why = rule.judge(View(scenario, {name: _read(name, settings, lab) for name in rule.reads}))
+        if why:
+            return why
+    return ""
+
+
+def rules(campaign: Campaign, lab: Lab) -> tuple[Rule, ...]:
+    """All rules that can speak against a cell of this campaign in this lab, in the order in which they are asked."""
+    names = sorted(_named(campaign))
+    facts = [name for name in names if name.startswith(FACT_PREFIX)]
+    offloads = [name for name in names if name.startswith("offload.")]
+    return (
+        Rule(reads=("nic_model",), judge=_can_migrate),
+        *(Rule(reads=(name,), judge=partial(_declared, name, lab)) for name in facts),
+        Rule(reads=(HOSTS, "nic_model", "peer"), judge=partial(_has_placement, lab)),
+        Rule(reads=("image", "nic_model"), judge=partial(_has_driver, lab)),
+        *(Rule(reads=("nic_model", name), judge=partial(_has_offload, name)) for name in offloads),
+        Rule(reads=("nic_model", "queues"), judge=_can_have_queues),
+        Rule(reads=("queues", "vcpus"), judge=_enough_vcpus),
+        Rule(reads=(HOSTS, "nic_model", "vhost"), judge=partial(_vhost_acts, lab)),
+        Rule(reads=("mtu",), judge=partial(_network_carries, lab)),
+        *(
+            Rule(reads=("tool", name), judge=partial(_whole_seconds, name))
+            for name in ("seconds", *(("warmup_seconds",) if campaign.warmups else ()))
+        ),
+        Rule(reads=("tool", "interval"), judge=_tool_interval),
+        Rule(reads=("seconds", "interval"), judge=_interval_fits),
+        Rule(reads=("tool", "streams"), judge=_tool_streams),
+        Rule(reads=("protocol", "rate"), judge=_udp_rate),
+        Rule(reads=("protocol", "buffer"), judge=_udp_buffer),
+        Rule(reads=("seconds", "interval", "migrate_at", "migrate_back"), judge=_room_to_migrate),
+        Rule(reads=("auto_converge", "post_copy"), judge=_one_way_to_end),
+    )
+
+
+def _named(campaign: Campaign) -> set[str]:
+    """All settings that the campaign file names anywhere."""
+    parts: list[Iterable[str]] = [campaign.factors, campaign.settings]
+    parts += [selection.levels for selection in campaign.include]
+    parts += [override.settings for override in campaign.overrides]
+    return {name for part in parts for name in part}
+
+
+def _read(name: str, settings: Mapping[str, Level], lab: Lab) -> Readable:
+    if name == HOSTS:
+        return hosts_with_facts(settings, lab)
+    return effective(name, settings.get(name))
+
+
+def effective(name: str, level: Level | None) -> Level | None:
+    """The level that acts: the setting's default when none is given, None when it is left to the tool or the system."""
+    if level is None:
+        setting = find_setting(name)
+        return setting.default if setting is not None else None
+    if level == DEFAULT:
+        return None
+    return level
+
+
+def _can_migrate(view: View) -> str:
+    model = NIC_MODELS[str(view["nic_model"])]
+    if view.scenario.migrates and not model.migratable:
+        return f"{model.name} gives the VM {model.what}, which can't be migrated"
+    return ""
+
+
+def _declared(name: str, lab: Lab, view: View) -> str:
+    level = view[name]
+    if level is None or hosts_with_fact(name, level, lab):
+        return ""
+    return f"no host of the lab declares the fact {name.removeprefix(FACT_PREFIX)} = {level}"
+
+
+def _has_placement(lab: Lab, view: View) -> str:
+    hosts = view[HOSTS]
+    assert isinstance(hosts, frozenset)
+    peer = str(view["peer"] or OWN_HOST)
+    _, why = find_placements(view.scenario, lab, hosts=hosts, nic_model=str(view["nic_model"]), peer=peer)
+    return why
+
+
+def _has_driver(lab: Lab, view: View) -> str:
+    if not view.scenario.vms:
+        return ""
+    name, model = str(view["image"]), str(view["nic_model"])
+    image = lab.images.get(name)
+    if image is None:
+        return f"the lab has no image named {name}"
+    if image.drivers and model not in image.drivers and not NIC_MODELS[model].passthrough:
+        return f"the image {name} has no driver for {model}"
+    return ""
+
+
+def _has_offload(name: str, view: View) -> str:
+    model = NIC_MODELS[str(view["nic_model"])]
+    offload = name.removeprefix("offload.")
+    if view[name] is None or not view.scenario.vms or model.offloads is None or offload not in OFFLOADS:
+        return ""
+    if offload not in model.offloads:
+        return f"{model.name} has no offload {offload} that can be switched"
+    return ""
+
+
+def _can_have_queues(view: View) -> str:
+    model, queues = NIC_MODELS[str(view["nic_model"])], view["queues"]
+    if view.scenario.vms and isinstance(queues, int) and queues > 1 and not model.multiqueue:
+        return f"{model.name} has one queue pair only"
+    return ""
+
+
+def _enough_vcpus(view: View) -> str:
+    queues, vcpus = view["queues"], view["vcpus"]
+    if view.scenario.vms and isinstance(queues, int) and isinstance(vcpus, int) and queues > vcpus:
+        return f"{queues} queue pairs need as many virtual CPUs, and the VM has {vcpus}"
+    return ""
+
+
+def _vhost_acts(lab: Lab, view: View) -> str:
+    if not view.scenario.vms or view["vhost"] is not True:
+        return ""
+    model, hosts = NIC_MODELS[str(view["nic_model"])], view[HOSTS]
+    if not model.vhost:
+        return f"{model.name} has no in-kernel back end (vhost)"
+    assert isinstance(hosts, frozenset)
+    if all(lab.hosts[name].accelerator is Accelerator.TCG for name in hosts):
+        return "under software emulation (tcg) vhost is not used: on and off would be the same run"
+    return ""
+
+
+def _network_carries(lab: Lab, view: View) -> str:
+    mtu, network = view["mtu"], lab.network()
+    if view.scenario.vms and isinstance(mtu, int) and mtu > network.mtu:
+        return f"an MTU of {mtu} is more than the {network.mtu} of the network {network.name}"
+    return ""
+
+
+def _whole_seconds(name: str, view: View) -> str:
+    seconds = view[name]
+    if view["tool"] == "iperf3" and isinstance(seconds, float) and not seconds.is_integer():
+        return f"iperf3 takes whole seconds only, and {name} is {seconds:g}"
+    return ""
+
+
+def _tool_interval(view: View) -> str:
+    interval = view["interval"]
+    if view["tool"] == "iperf3" and isinstance(interval, float) and not 0.1 <= interval <= 60:
+        return f"iperf3 reports intervals of 0.1 to 60 s, and interval is {interval:g} s"
+    return ""
+
+
+def _interval_fits(view: View) -> str:
+    interval, seconds = view["interval"], view["seconds"]
+    if isinstance(interval, float) and isinstance(seconds, float) and interval > seconds:
+        return "the interval is longer than the transfer"
+    return ""
+
+
+def _tool_streams(view: View) -> str:
+    streams = view["streams"]
+    if view["tool"] == "iperf3" and isinstance(streams, int) and streams > _IPERF3_STREAMS:
+        return f"iperf3 makes at most {_IPERF3_STREAMS} streams, and {streams} are asked for"
+    return ""
+
+
+def _udp_rate(view: View) -> str:
+    if view["protocol"] == "udp" and view["rate"] is None:
+        return "without a rate, UDP is sent at the tool's own 1 Mbit/s, which measures nothing; name a rate"
+    return ""
+
+
+def _udp_buffer(view: View) -> str:
+    buffer = view["buffer"]
+    if view["protocol"] == "udp" and isinstance(buffer, int) and buffer > _UDP_PAYLOAD:
+        return f"a UDP datagram carries at most {_UDP_PAYLOAD} bytes, and buffer is {buffer}"
+    return ""
+
+
+def _room_to_migrate(view: View) -> str:
+    if not view.scenario.migrates:
+        return ""
+    seconds, interval, share = view["seconds"], view["interval"], view["migrate_at"]
+    assert isinstance(seconds, float)
+    assert isinstance(interval, float)
+    assert isinstance(share, float)
+    before, rest = share * seconds, (1 - share) * seconds
+    migrations = 2 if view["migrate_back"] else 1
+    if before < _INTERVALS_BESIDE * interval or rest < migrations * (
+        _INTERVALS_BESIDE * interval + _SHORTEST_MIGRATION
+    ):
+        many = "two migrations" if migrations == 2 else "a migration"
+        return (
+            f"the transfer is too short to show {many}: {_INTERVALS_BESIDE} intervals must lie before its start, "
+            f"and as many and {_SHORTEST_MIGRATION:g} s after it"
+        )
+    return ""
+
+
+def _one_way_to_end(view: View) -> str:
+    if view.scenario.migrates and view["auto_converge"] and view["post_copy"]:
+        return "auto_converge and post_copy are two ways to end a migration; one run can show one of them"
+    return ""
+
+
+_IPERF3_STREAMS = 128
+"""MAX_STREAMS of iperf3 (src/iperf.h)."""
+_UDP_PAYLOAD = 65507
+"""65535 bytes less the headers of IPv4 (20) and UDP (8)."""
+_INTERVALS_BESIDE = 3
+"""Intervals that are needed before, and after, to tell what a migration changed."""
+_SHORTEST_MIGRATION = 1.0
+"""Seconds; a migration takes longer than this wherever it was measured."""
