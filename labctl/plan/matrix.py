@@ -230,9 +230,9 @@ class Matrix:
             chosen = _combined(sizes, [index[kept] for index in indices])
             multiplicity = verdict.product.size // kept.size if kept.size else 0
             codes, numbers = np.unique(chosen, return_counts=True)
-            for code, number in zip(codes.tolist(), numbers.tolist(), strict=True):
-                values = tuple(values[digit] for (values, _), digit in zip(readings, _digits(code, sizes), strict=True))
-                total[verdict.product.scenario, values] += number * multiplicity
+            decoded = _decoded(codes, [values for values, _ in readings])
+            for levels, number in zip(decoded, numbers.tolist(), strict=True):
+                total[verdict.product.scenario, levels] += number * multiplicity
         return total
 
     def _judge(self, product: Product, earlier: list[Product]) -> Iterator[Verdict]:
@@ -278,9 +278,8 @@ class Matrix:
         combined = _combined(sizes, [index for _, index in readings])
         found, where = np.unique(combined, return_inverse=True)
         table = np.zeros(len(found), dtype=np.int32)
-        for position, code in enumerate(found.tolist()):
-            values = [values[digit] for (values, _), digit in zip(readings, _digits(code, sizes), strict=True)]
-            text = rule.judge(View(grid.product.scenario, dict(zip(rule.reads, values, strict=True))))
+        for position, levels in enumerate(_decoded(found, [values for values, _ in readings])):
+            text = rule.judge(View(grid.product.scenario, dict(zip(rule.reads, levels, strict=True))))
             if text:
                 table[position] = self._texts.setdefault(text, len(self._texts) + 1)
         if not table.any():
@@ -420,10 +419,8 @@ def _combined(sizes: list[int], digits: list[Array]) -> Array:
     return combined
 
 
-def _digits(code: int, sizes: list[int]) -> list[int]:
-    """The digits of a number that `_combined` made."""
-    digits: list[int] = []
-    for size in reversed(sizes):
-        code, digit = divmod(code, size)
-        digits.append(digit)
-    return digits[::-1]
+def _decoded(codes: Array, values: list[list[Readable]]) -> Iterator[tuple[Readable, ...]]:
+    """The values that numbers made by `_combined` stand for."""
+    digits = np.unravel_index(codes, [len(each) for each in values])
+    columns = [[each[digit] for digit in column.tolist()] for each, column in zip(values, digits, strict=True)]
+    yield from zip(*columns, strict=True)
