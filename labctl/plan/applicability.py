@@ -13,9 +13,11 @@ from functools import partial
 from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Accelerator, Lab
 from labctl.model.nic import NIC_MODELS, OFFLOADS
+from labctl.model.order import Placement
 from labctl.model.scenario import OWN_HOST, Scenario
 from labctl.model.settings import Level, find_setting
 from labctl.plan.placement import FACT_PREFIX, find_placements, hosts_with_fact, hosts_with_facts
+from labctl.plan.settings import settings_of
 from labctl.spec.values import DEFAULT
 
 HOSTS = "hosts"
@@ -44,14 +46,27 @@ class Rule:
     judge: Callable[[View], str]
 
 
-def reason(cell: Cell, settings: Mapping[str, Level], campaign: Campaign, lab: Lab) -> str:
-    """Why the cell with these resolved settings can't be run in the lab, in a sentence; empty when it can."""
-    scenario = cell.scenario
+def reason(campaign: Campaign, cell: Cell, lab: Lab) -> str:
+    """Why the cell can't be run in the lab, in a sentence; empty when it can. For many cells: `planned_cells`."""
+    settings = settings_of(campaign, cell)
     for rule in rules(campaign, lab):
-        why = rule.judge(View(scenario, {name: _read(name, settings, lab) for name in rule.reads}))
+        why = rule.judge(View(cell.scenario, {name: _read(name, settings, lab) for name in rule.reads}))
         if why:
             return why
     return ""
+
+
+def placements(campaign: Campaign, cell: Cell, lab: Lab) -> tuple[Placement, ...]:
+    """All placements that a run of the cell may have, in the order of the lab's hosts; empty when there is none."""
+    settings = settings_of(campaign, cell)
+    found, _ = find_placements(
+        cell.scenario,
+        lab,
+        hosts=hosts_with_facts(settings, lab),
+        nic_model=str(settings.get("nic_model", "")),
+        peer=str(settings.get("peer", OWN_HOST)),
+    )
+    return found
 
 
 def rules(campaign: Campaign, lab: Lab) -> tuple[Rule, ...]:

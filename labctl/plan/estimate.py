@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from labctl.model.campaign import Campaign
+from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Lab
 from labctl.model.scenario import Scenario
 from labctl.plan.matrix import Matrix
+from labctl.plan.settings import settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +50,11 @@ class Estimate:
     by_scenario: Mapping[Scenario, Share]
 
 
-def run_seconds(
-    scenario: Scenario, campaign: Campaign, *, seconds: float, warmup_seconds: float, costs: Costs | None = None
-) -> float:
-    """How long one run takes whose counted and warm-up transfers have these lengths."""
-    costs = costs or Costs()
-    moving = campaign.warmups * warmup_seconds + campaign.transfers * seconds
-    if scenario in costs.measured:
-        return moving + costs.measured[scenario]
-    around = costs.verify + (campaign.warmups + campaign.transfers) * costs.transfer
-    if scenario.vms:
-        around += costs.boot + costs.teardown
-    if scenario.migrates:
-        around += campaign.transfers * costs.migration
-    return moving + around
+def run_seconds(campaign: Campaign, cell: Cell, *, costs: Costs | None = None) -> float:
+    """How long one run of the cell takes."""
+    settings = settings_of(campaign, cell)
+    seconds, warmup = float(settings["seconds"]), float(settings["warmup_seconds"])
+    return _run_seconds(campaign, cell.scenario, seconds, warmup, costs or Costs())
 
 
 def estimate(campaign: Campaign, lab: Lab, *, costs: Costs | None = None) -> Estimate:
@@ -73,7 +65,7 @@ def estimate(campaign: Campaign, lab: Lab, *, costs: Costs | None = None) -> Est
         assert isinstance(seconds, float)
         assert isinstance(warmup, float)
         here = cells * campaign.repeats
-        each = run_seconds(scenario, campaign, seconds=seconds, warmup_seconds=warmup, costs=costs)
+        each = _run_seconds(campaign, scenario, seconds, warmup, costs or Costs())
         runs[scenario] = runs.get(scenario, 0) + here
         total[scenario] = total.get(scenario, 0.0) + here * each
     ordered = [scenario for scenario in Scenario if scenario in runs]
@@ -88,3 +80,15 @@ def nights(seconds: float, window_seconds: float) -> int:
     if window_seconds <= 0:
         raise ValueError("a window has a length above 0")
     return ceil(seconds / window_seconds)
+
+
+def _run_seconds(campaign: Campaign, scenario: Scenario, seconds: float, warmup_seconds: float, costs: Costs) -> float:
+    moving = campaign.warmups * warmup_seconds + campaign.transfers * seconds
+    if scenario in costs.measured:
+        return moving + costs.measured[scenario]
+    around = costs.verify + (campaign.warmups + campaign.transfers) * costs.transfer
+    if scenario.vms:
+        around += costs.boot + costs.teardown
+    if scenario.migrates:
+        around += campaign.transfers * costs.migration
+    return moving + around

@@ -27,7 +27,7 @@ from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, Level
 from labctl.plan.applicability import HOSTS, Readable, Rule, View, effective, rules
 from labctl.plan.placement import FACT_PREFIX, hosts_with_fact
-from labctl.plan.resolve import concerns
+from labctl.plan.settings import concerns
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -88,25 +88,38 @@ def planned_cells(campaign: Campaign, lab: Lab) -> Iterator[PlannedCell]:
             yield PlannedCell(cell=verdict.product.cell(index), reason=reason)
 
 
-def block_order(campaign: Campaign, lab: Lab, replicate: int) -> Iterator[Cell]:
-    """The applicable cells in the order in which one block (one replicate of each, counted from 1) is worked off.
+def block_order(campaign: Campaign, cells: int, replicate: int) -> array[int]:
+    """In which order one block (replicate 1, 2, ... of every applicable cell) is worked off.
 
-    The order depends on the campaign's seed and the replicate only, and is the same in every version of Python: it uses
-    nothing but `random.random()`, the one method whose sequence the library guarantees.
+    The numbers 0 to `cells` - 1 are the applicable cells in the order of `planned_cells`. The order depends on the
+    campaign's seed and the replicate only, and is the same in every version of Python: it uses nothing but
+    `random.random()`, the one method whose sequence the library guarantees.
     """
-    verdicts = list(Matrix(campaign, lab).verdicts())
-    starts: list[int] = []
-    positions = array("q")
-    for verdict in verdicts:
-        starts.append(len(positions))
-        positions.extend(verdict.indices(applicable=True).tolist())
-    order = array("q", range(len(positions)))
+    order = array("q", range(cells))
     if campaign.order is Order.BLOCKS:
         _shuffle(order, random.Random(f"{campaign.seed}/{replicate}"))  # noqa: S311 - an order, not a secret
-    bounds = np.array(starts, dtype=np.int64)
-    for place in order:
-        verdict = verdicts[int(np.searchsorted(bounds, place, side="right")) - 1]
-        yield verdict.product.cell(positions[place])
+    return order
+
+
+def refuse_oversize(campaign: Campaign, lab: Lab) -> Counts:
+    """Raises `SpecError` when the campaign has more runs than its `max_runs`, or none at all; else its counts."""
+    counts = count(campaign, lab)
+    if counts.runs > campaign.max_runs:
+        raise SpecError(
+            f"The campaign {campaign.name} has {counts.runs:,} runs; the cap is {campaign.max_runs:,}. "
+            "Nothing was started",
+            why=f"{counts.applicable:,} applicable cells, each repeated {campaign.repeats} times",
+            todo=f"name fewer levels, or raise the cap: `limits: {{max_runs: {counts.runs}}}` in the campaign file, "
+            f"or --max-runs {counts.runs}",
+        )
+    if counts.applicable == 0:
+        reasons = [f"{why} ({number} cells)" for why, number in counts.not_applicable_by_reason.items()]
+        raise SpecError(
+            f"The campaign {campaign.name} has no cell that can be run in this lab. Nothing was started",
+            why="; ".join(reasons[:5]) or "every cell is excluded",
+            todo="change the scenarios or factors, or choose another lab",
+        )
+    return counts
 
 
 def _shuffle(order: array[int], source: random.Random) -> None:

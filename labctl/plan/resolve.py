@@ -5,54 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from labctl.model.campaign import Campaign, Cell, Selection
+from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Lab
 from labctl.model.order import MigrationOrder, Placement, RunOrder, TransferOrder, VmShape
-from labctl.model.scenario import OWN_HOST, Scenario, Side
-from labctl.model.settings import SETTINGS, Level, find_setting
-from labctl.plan.placement import find_placements, hosts_with_facts
+from labctl.model.scenario import Side
+from labctl.model.settings import Level
+from labctl.plan.applicability import placements
+from labctl.plan.settings import settings_of
 from labctl.spec.campaign import PLACEHOLDER
 from labctl.spec.values import DEFAULT
-
-
-def settings_of(campaign: Campaign, cell: Cell) -> dict[str, Level]:
-    """All settings of a run of the cell: defaults, then the campaign's, then overrides in order, then the cell's levels.
-
-    Settings that concern nothing in the cell's scenario are left out, as are those that nobody decided.
-    """
-    settings: dict[str, Level] = {
-        name: setting.default for name, setting in SETTINGS.items() if setting.default is not None
-    }
-    settings |= campaign.settings
-    for override in campaign.overrides:
-        if matches(override.when, cell.levels):
-            settings |= override.settings
-    settings |= cell.levels
-    return {name: level for name, level in settings.items() if concerns(name, cell.scenario)}
-
-
-def matches(selection: Selection, levels: Mapping[str, Level]) -> bool:
-    """Whether a cell with these levels is in the selected part of the matrix."""
-    return all(name in levels and levels[name] in wanted for name, wanted in selection.levels.items())
-
-
-def concerns(name: str, scenario: Scenario) -> bool:
-    """Whether the setting acts on anything in runs of the scenario (`scenario` itself always does)."""
-    setting = find_setting(name)
-    return setting is None or setting.concern.applies_to(scenario)
-
-
-def placements(campaign: Campaign, cell: Cell, lab: Lab) -> tuple[Placement, ...]:
-    """All placements that a run of the cell may have, in the order of the lab's hosts; empty when there is none."""
-    settings = settings_of(campaign, cell)
-    found, _ = find_placements(
-        cell.scenario,
-        lab,
-        hosts=hosts_with_facts(settings, lab),
-        nic_model=str(settings.get("nic_model", "")),
-        peer=str(settings.get("peer", OWN_HOST)),
-    )
-    return found
 
 
 def resolve(campaign: Campaign, cell: Cell, lab: Lab, *, placement: Placement | None = None) -> RunOrder:
