@@ -39,7 +39,7 @@ _PHRASES: tuple[tuple[Fault, str], ...] = (
     ),
     (
         Fault.LOST,
-        r"(write|writen|read|recv|send|select) failed: (connection reset|broken pipe|connection timed out"
+        r"(write|read|recv|send|select)\w* failed: (connection reset|broken pipe|connection timed out"
         r"|no route to host|network is unreachable|network is down|software caused|host is down)",
     ),
     (Fault.REFUSED, r"connection refused|actively refused"),
