@@ -254,31 +254,33 @@ def _recovery(
 ) -> Recovery:
     """The first moment from which the throughput is back and stays.
 
-    Back: the mean of the following second is within 10 % of before's, and so is the mean of all that follows. Stays:
-    no later second moves less than 90 % of before, or than the slowest second before the migration if that was lower,
-    since noise that was there without a migration is no relapse.
+    Back: the interval that begins there is within 10 % of before's mean, and so are the mean of the second from there
+    and the mean of all that follows. Stays: no later second moves less than 90 % of before, or than the slowest second
+    before the migration if that was lower, since noise that was there without a migration is no relapse.
     """
     started, ended = span
     width = max(SMOOTHING_SECONDS, float(np.median([one.end - one.start for one in intervals])))
     wanted = RECOVERY_SHARE * before.mean
-    starts = np.array([max(one.start, started) for one in intervals if one.end > started and one.start < horizon])
-    starts = starts[starts + width <= horizon + 1e-9]
-    if not starts.size:
+    candidates = [one for one in intervals if one.end > started and max(one.start, started) + width <= horizon + 1e-9]
+    if not candidates:
         return Recovery(state=RecoveryState.UNKNOWN)
+    starts = np.array([max(one.start, started) for one in candidates])
+    own = np.array([one.bits_per_second for one in candidates])
     seconds = _means(intervals, starts, starts + width)
     rest = _means(intervals, starts, np.full_like(starts, horizon))
-    usual = [one.start for one in undisturbed if one.start + width <= undisturbed[-1].end + 1e-9]
-    slowest = float(_means(intervals, np.array(usual), np.array(usual) + width).min()) if usual else wanted
+    usual = np.array([one.start for one in undisturbed if one.start + width <= undisturbed[-1].end + 1e-9])
+    slowest = float(_means(intervals, usual, usual + width).min()) if usual.size else wanted
     lowest_from_here = np.minimum.accumulate(seconds[::-1])[::-1]
-    back = (seconds >= wanted) & (rest >= wanted) & (lowest_from_here >= min(wanted, slowest))
+    stays = (seconds >= wanted) & (rest >= wanted) & (lowest_from_here >= min(wanted, slowest))
+    if stays[0] and stall is None:
+        return Recovery(state=RecoveryState.UNDISTURBED, at=started, after_start=0.0, after_end=started - ended)
+    back = stays & (own >= wanted)
     if not back.any():
         return Recovery(state=RecoveryState.NOT_RECOVERED)
-    first = int(back.argmax())
-    at = float(starts[first])
+    at = float(starts[int(back.argmax())])
     if stall is not None:
         at = max(at, stall.end)
-    state = RecoveryState.UNDISTURBED if first == 0 and stall is None else RecoveryState.RECOVERED
-    return Recovery(state=state, at=at, after_start=at - started, after_end=at - ended)
+    return Recovery(state=RecoveryState.RECOVERED, at=at, after_start=at - started, after_end=at - ended)
 
 
 def _survived(transfer: TransferResult, later: Sequence[Interval], ended: float, floor: float) -> bool | None:

@@ -29,7 +29,10 @@ class Flag:
 
 
 def flags_of(result: AttemptResult, levels: Mapping[str, Level]) -> tuple[Flag, ...]:
-    """The doubts about one run. `levels` are the levels of its cell."""
+    """The doubts about one run. `levels` are the levels of its cell.
+
+    Of the facts of VMs it reads `nic.model` (what the hypervisor says it made) and `ethtool.driver` (what the guest uses).
+    """
     flags = []
     for transfer in result.transfers:
         if transfer.counted:
@@ -107,9 +110,10 @@ def _nic_flags(result: AttemptResult, levels: Mapping[str, Level]) -> list[Flag]
     for facts in result.facts:
         if not facts.subject.startswith("vm:"):
             continue
-        driver = facts.facts.get("nic.driver")
+        made, driver = facts.facts.get("nic.model"), facts.facts.get("ethtool.driver")
+        if made and made != asked:
+            flags.append(Flag(kind="nic-mismatch", what=f"{facts.subject} was made with {made}, asked for was {asked}"))
         if driver and model.linux_drivers and driver not in model.linux_drivers:
-            flags.append(
-                Flag(kind="nic-mismatch", what=f"{facts.subject} has driver {driver} where {asked} was asked for")
-            )
+            what = f"{facts.subject} drives its adapter by {driver}, asked for was {asked}"
+            flags.append(Flag(kind="nic-mismatch", what=what))
     return flags

@@ -447,7 +447,7 @@ def _headline(rows: Sequence[Row], migrations: Sequence[MigrationRow], factor: s
     what = units.level(factor, best.levels[factor]) if factor in best.levels else NO_VM
     sentence = (
         f"{_where(best, factor)}, {what} moves {'the most: ' if len(group) > 1 else ''}{units.rate(best.summary.mean)}"
-        f" (mean of {best.summary.n} {'run' if best.summary.n == 1 else 'runs'})"
+        f" ({'one run' if best.summary.n == 1 else f'mean of {best.summary.n} runs'})"
     )
     return sentence + _against(best, group, factor) + _while_migrating(migrations) + "."
 
@@ -490,11 +490,10 @@ def _against(best: Row, group: Sequence[Row], factor: str) -> str:
     nearest = max(ratios, key=lambda one: one.ratio.ratio or 0.0)
     least = min(ratios, key=lambda one: one.ratio.ratio or 0.0)
     name = units.level(factor, nearest.level)
-    if nearest.ratio.difference is Difference.SLOWER:
-        text = f", the next, {name}, {units.percent(nearest.ratio.percent)}"
-        text += f" (95{units.SPACE}% interval {units.percent_interval(nearest.ratio.percent_interval)})"
-    else:
+    if nearest.ratio.difference is Difference.NOT_TOLD:
         text = f", from which {name} can't be told apart"
+    else:
+        text = f", the next, {name}, {units.change(nearest.ratio)}"
     if least is not nearest:
         text += f", and the last, {units.level(factor, least.level)}, {units.percent(least.ratio.percent)}"
     return text

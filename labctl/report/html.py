@@ -59,6 +59,7 @@ def render_html(report: Report) -> str:
             bars=_bar_panels(report),
             timelines=_timeline_panels(report),
             migration_words=[(row, words_of(row.effect)) for row in report.migrations],
+            sources=sorted({words_of(row.effect).hypervisor_source for row in report.migrations}),
             failures=[(fault, list(some)) for fault, some in groupby(report.failures, key=lambda one: one.fault)],
             fault_means=FAULT_MEANS,
             facts=_facts(report),

@@ -23,7 +23,7 @@ from labctl.model.result import (
     TransferResult,
 )
 from labctl.model.scenario import Scenario, Side
-from labctl.model.settings import Level
+from labctl.model.settings import Level, find_setting
 from labctl.spec.documents import to_json
 
 EPOCH = 1_790_000_000.0
@@ -179,8 +179,8 @@ def facts(nic_model: str, rng: random.Random, *, scenario: Scenario = Scenario.S
             subject=f"vm:{side}",
             when="before",
             facts={
-                "nic.driver": (model.linux_drivers or ("?",))[0],
-                "nic.pci_id": (model.pci_ids or ("?",))[0],
+                "ethtool.driver": (model.linux_drivers or ("?",))[0],
+                "pci": (model.pci_ids or ("?",))[0],
                 "nic.mac": f"52:54:00:{rng.randrange(256):02x}:{rng.randrange(256):02x}:{rng.randrange(256):02x}",
                 "kernel": "6.1.0-25-amd64",
                 "mtu": 1500,
@@ -286,13 +286,34 @@ def cells_of(campaign: Campaign) -> list[dict[str, Level]]:
     """All combinations of levels that concern their scenarios, in the order of the file."""
     cells: list[dict[str, Level]] = []
     for scenario in campaign.scenarios:
-        names = [name for name in campaign.factors if scenario.vms or name != "nic_model"]
-        names = [name for name in names if scenario.has_peer or name != "peer"]
+        names = [name for name in campaign.factors if _concerns(name, scenario)]
         for combination in product(*(campaign.factors[name] for name in names)):
             levels: dict[str, Level] = {"scenario": scenario.value, **dict(zip(names, combination, strict=True))}
             if not (scenario.migrates and levels.get("nic_model") not in ("virtio", "e1000", "vt-d")):
                 cells.append(levels)
     return cells
+
+
+def _concerns(name: str, scenario: Scenario) -> bool:
+    setting = find_setting(name)
+    return setting is not None and setting.concern.applies_to(scenario)
+
+
+def published_campaign() -> Campaign:
+    """The published experiment of 2010: NIC model, own or other host, 1 and 4 streams, native control."""
+    return demo_campaign(
+        name="kvm-nic-models-2010",
+        question="Do the claims of 2010 hold here?",
+        scenarios=(Scenario.VM_TO_HOST, Scenario.HOST_TO_HOST),
+        factors={
+            "nic_model": ("virtio", "e1000", "rtl8139"),
+            "peer": ("own-host", "other-host"),
+            "streams": (1, 4),
+        },
+        baseline={"nic_model": "virtio"},
+        overrides=(),
+        published="kvm-nic-models-2010",
+    )
 
 
 def cell_record(levels: dict[str, Level], position: int = 0, *, reason: str = "") -> CellRecord:

@@ -64,3 +64,8 @@ for (const select of selects) {
 words.addEventListener("input", applyFilters);
 filters.hidden = false;
 applyFilters();
+
+// Paper can't be unfolded: what is folded away of the facts is unfolded for printing.
+const folded = Array.from(document.querySelectorAll("#facts details:not([open])"));
+window.addEventListener("beforeprint", () => folded.forEach((one) => { one.dataset.open = one.open; one.open = true; }));
+window.addEventListener("afterprint", () => folded.forEach((one) => { one.open = one.dataset.open === "true"; }));
