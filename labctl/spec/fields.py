@@ -139,10 +139,10 @@ def _levels(name: str, value: object) -> tuple[Level, ...]:
     levels = tuple(_each(((index,), partial(read, level)) for index, level in enumerate(value)))
     for index, level in enumerate(levels):
         if level in levels[:index]:
-            message = (
-                f"the same level twice: entries {levels.index(level) + 1} and {index + 1} both mean {spoken(level)}"
-            )
-            raise BadValue(message)
+            first = levels.index(level) + 1
+            error = complaint(f"the same level twice: entries {first} and {index + 1} both mean {spoken(level)}")
+            details = InitErrorDetails(type=error, loc=(index,), input=None)
+            raise ValidationError.from_exception_data("levels", [details])
     return levels
 
 
