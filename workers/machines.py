@@ -61,8 +61,9 @@ class Machines:
 
     def close(self) -> None:
         """Close all connections; an error while closing hides no other."""
-        for closable in (*self._channels.values(), *self._drivers.values()):
+        closes = [channel.close for channel in self._channels.values()] + [driver.close for driver in self._drivers.values()]
+        for close in closes:
             with contextlib.suppress(LabError):
-                closable.close()
+                close()
         self._channels.clear()
         self._drivers.clear()

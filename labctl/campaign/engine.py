@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib import metadata
 
 from labctl.campaign.dispatch import Dispatcher
@@ -15,10 +13,10 @@ from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, RunState
 from labctl.model.result import AttemptResult
-from labctl.plan.applicability import placements, reason
-from labctl.plan.matrix import block_order, cells, refuse_oversize
+from labctl.plan.applicability import placements
+from labctl.plan.matrix import block_order, planned_cells, refuse_oversize
 from labctl.plan.resolve import resolve
-from labctl.store import AttemptHandle, CampaignHead, PlannedCell, Store
+from labctl.store import AttemptHandle, CampaignHead, Store
 
 SILENT_SECONDS = 30.0
 """A claimed attempt without a heartbeat for so long is lost. Workers beat every 2 s."""
@@ -29,31 +27,20 @@ _AHEAD = 20
 
 
 def submit(store: Store, campaign: Campaign, lab: Lab, *, campaign_text: str, lab_text: str) -> int:
-    """Store a campaign with all its cells and runs, and return its id. Raises `SpecError` over the cap or when empty."""
-    refuse_oversize(campaign, lab)
-    planned = [PlannedCell(cell=cell, reason=reason(campaign, cell, lab)) for cell in cells(campaign)]
-    applicable = sum(1 for item in planned if not item.reason)
-    if not applicable:
-        reasons = sorted({item.reason for item in planned})
-        raise SpecError(
-            "No cell of the campaign can run in this lab.",
-            why="; ".join(reasons[:5]) or "the matrix is empty",
-            todo="Change the scenarios or factors, or choose another lab.",
-        )
+    """Store a campaign with all its cells and runs, and return its id.
+
+    Raises `SpecError` when it has more runs than its cap, or none that can run in the lab.
+    """
+    counts = refuse_oversize(campaign, lab)
     return store.submit(
         campaign,
         lab,
         campaign_text=campaign_text,
         lab_text=lab_text,
         versions=_versions(),
-        cells=planned,
-        blocks=_blocks(campaign, applicable),
+        cells=planned_cells(campaign, lab),
+        blocks=(block_order(campaign, counts.applicable, replicate) for replicate in range(1, campaign.repeats + 1)),
     )
-
-
-def _blocks(campaign: Campaign, applicable: int) -> Iterator[Sequence[int]]:
-    for replicate in range(1, campaign.repeats + 1):
-        yield block_order(campaign, applicable, replicate)
 
 
 def _versions() -> dict[str, str]:
@@ -85,15 +72,12 @@ def advance(store: Store, head: CampaignHead, dispatcher: Dispatcher) -> Campaig
 
 def _start(store: Store, head: CampaignHead, run_id: int, cell: Cell, held: set[str]) -> AttemptHandle | None:
     """Start a run in the first of its placements whose hosts are free; None when there is none. Adds to `held`."""
-    order = None
     for placement in placements(head.campaign, cell, head.lab):
         resources = resources_of(placement, head.lab)
         if resources & held:
             continue
-        order = order or resolve(head.campaign, cell, head.lab)
-        handle = store.start_attempt(
-            run_id, replace(order, placement=placement), lab=head.lab.name, resources=resources
-        )
+        order = resolve(head.campaign, cell, head.lab, placement=placement)
+        handle = store.start_attempt(run_id, order, lab=head.lab.name, resources=resources)
         if handle is not None:
             held |= resources
             return handle

@@ -23,9 +23,7 @@ from labctl.errors import LabError, SpecError
 from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome
 from labctl.report import print_terminal, write_html
-from labctl.spec.campaign import load_campaign
-from labctl.spec.cross_check import cross_check
-from labctl.spec.lab import load_lab
+from labctl.spec.cross_check import load_both
 from labctl.store import Store, open_store
 from labctl.store.database import sqlite_url
 
@@ -78,11 +76,9 @@ def _submit(store: Store, campaign_file: Path | None, lab_file: Path | None, max
     """Check everything that can be checked before anything starts, then store the campaign."""
     if campaign_file is None or lab_file is None:
         raise SpecError("`labctl run` needs a campaign file and --lab.", todo="labctl run CAMPAIGN --lab LAB")
-    lab = load_lab(lab_file)
-    checked = load_campaign(campaign_file)
+    checked, lab = load_both(campaign_file, lab_file)
     if max_runs is not None:
         checked = replace(checked, max_runs=max_runs)
-    cross_check(checked, lab)
     _check_lab(lab)
     return engine.submit(store, checked, lab, campaign_text=campaign_file.read_text(), lab_text=lab_file.read_text())
 

@@ -76,6 +76,14 @@ class Cell:
         return iter(self.levels)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """A cell of the plan. `reason` says why it is not applicable in the lab; it is empty for cells that have runs."""
+
+    cell: Cell
+    reason: str = ""
+
+
 def _word(level: Level) -> str:
     if isinstance(level, bool):
         return "on" if level else "off"

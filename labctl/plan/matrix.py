@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from labctl.errors import SpecError
-from labctl.model.campaign import Campaign, Cell, Order, Selection
+from labctl.model.campaign import Campaign, Cell, Order, PlannedCell, Selection
 from labctl.model.lab import Lab
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, Level
@@ -46,14 +46,6 @@ class Counts:
     applicable: int
     not_applicable_by_reason: Mapping[str, int]
     runs: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedCell:
-    """A cell of the plan. `reason` says why it is not applicable in the lab; it is empty for cells that have runs."""
-
-    cell: Cell
-    reason: str = ""
 
 
 def count(campaign: Campaign, lab: Lab) -> Counts:

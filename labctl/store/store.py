@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, and_, delete, func, insert, select, update
 
 from labctl.errors import LabError, SpecError
-from labctl.model.campaign import Campaign, Cell
+from labctl.model.campaign import Campaign, Cell, PlannedCell
 from labctl.model.lab import Lab
 from labctl.model.order import RunOrder
 from labctl.model.outcome import AttemptState, CampaignState, Outcome, RunState
@@ -31,14 +31,6 @@ from labctl.store.database import open_engine, reading, sqlite_url, writing
 from labctl.store.tables import attempts, campaigns, cells, leases, raw_outputs, runs, store_info, vms
 
 _BATCH = 1000
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedCell:
-    """A cell to be stored. `reason` is empty for cells that can run."""
-
-    cell: Cell
-    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import shutil
 import subprocess
 import time
@@ -16,8 +17,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from labctl.errors import LabError, SpecError
+from labctl.model.campaign import PlannedCell
 from labctl.model.outcome import CampaignState, Outcome, RunState
-from labctl.store import AttemptHandle, PlannedCell, Store, VmRecord, open_store
+from labctl.store import AttemptHandle, Store, VmRecord, open_store
 from labctl.store.database import open_engine, sqlite_url
 from labctl.store.tables import metadata
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
@@ -294,7 +296,7 @@ def test_a_full_disk_is_said_and_loses_nothing_that_was_stored(tmp_path: Path) -
             while True:
                 filler.write(b"x" * 65536)
                 filler.flush()
-        noise = bytes(hash((i, "noise")) & 0xFF for i in range(400_000))
+        noise = random.Random(1).randbytes(400_000)
         with pytest.raises(LabError, match="could not be written"):
             store.accept(handle, a_result(raw=noise), again=False)
         (disk / "filler").unlink()

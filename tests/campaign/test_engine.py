@@ -1,0 +1,247 @@
+"""The engine over a real store, with messages that are only counted: what is started, when, and what becomes of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from labctl.campaign import engine
+from labctl.campaign.policy import POLICY, goes_back
+from labctl.campaign.progress import progress
+from labctl.errors import SpecError
+from labctl.model.lab import Lab
+from labctl.model.outcome import CampaignState, Outcome
+from labctl.model.result import AttemptResult
+from labctl.model.scenario import Scenario
+from labctl.store import AttemptHandle, CampaignHead, Store, open_store
+from tests.values import a_campaign, a_lab, a_result
+
+
+@dataclass
+class Outbox:
+    """Keeps the messages that would have been sent."""
+
+    attempts: list[AttemptHandle] = field(default_factory=list)
+    cleans: list[int] = field(default_factory=list)
+
+    def attempt(self, lab: Lab, handle: AttemptHandle) -> None:
+        self.attempts.append(handle)
+
+    def clean(self, lab: Lab, campaign_id: int) -> None:
+        self.cleans.append(campaign_id)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(tmp_path)
+    yield opened
+    opened.close()
+
+
+def submitted(store: Store, lab: Lab | None = None, **changes: object) -> CampaignHead:
+    campaign_id = engine.submit(store, a_campaign(**changes), lab or a_lab(), campaign_text="c", lab_text="l")
+    return store.head(campaign_id)
+
+
+def carry_out(store: Store, handle: AttemptHandle, result: AttemptResult) -> bool:
+    assert store.claim(handle, worker="w:1") is not None
+    return engine.accept(store, handle, result)
+
+
+def work_off(store: Store, head: CampaignHead, results: dict[int, AttemptResult] | None = None) -> Outbox:
+    """Carry out whatever is sent, until the campaign is done. `results` are by the number of the message."""
+    outbox = Outbox()
+    done = 0
+    for _ in range(100):
+        if engine.advance(store, head, outbox) is CampaignState.DONE:
+            return outbox
+        for handle in outbox.attempts[done:]:
+            assert carry_out(store, handle, (results or {}).get(done, a_result()))
+            done += 1
+    raise AssertionError("the campaign did not end")
+
+
+def test_one_machine_works_on_one_run_at_a_time(store: Store) -> None:
+    head, outbox = submitted(store), Outbox()
+    for _ in range(3):
+        engine.advance(store, head, outbox)
+    assert len(outbox.attempts) == 1, "both hosts are on one physical machine"
+
+
+def test_two_machines_work_on_two_runs(store: Store) -> None:
+    head, outbox = submitted(store, a_lab(machines=("one", "two"))), Outbox()
+    engine.advance(store, head, outbox)
+    hosts = sorted(host for item in store.active_attempts() for host in item.hosts)
+    assert hosts == ["a", "b"]
+
+
+def test_advance_by_many_at_once_starts_each_run_once(store: Store, tmp_path: Path) -> None:
+    head = submitted(store, a_lab(machines=("one", "two")), repeats=10)
+    outboxes = [Outbox() for _ in range(4)]
+
+    def hurry(outbox: Outbox) -> None:
+        mine = open_store(tmp_path)
+        for _ in range(5):
+            engine.advance(mine, head, outbox)
+        mine.close()
+
+    threads = [threading.Thread(target=hurry, args=(outbox,)) for outbox in outboxes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sent = [handle.id for outbox in outboxes for handle in outbox.attempts]
+    assert len(sent) == len(set(sent)) == 2
+
+
+def test_a_campaign_is_done_when_every_run_has_its_result(store: Store) -> None:
+    head = submitted(store)
+    work_off(store, head)
+    assert store.run_counts(head.id) == {"ok": 4}
+    assert store.state(head.id) is CampaignState.DONE
+
+
+def test_every_block_has_every_cell_once(store: Store) -> None:
+    head = submitted(store, factors={"nic_model": ("virtio", "e1000", "rtl8139")}, repeats=4)
+    record = store.record(head.id)
+    for block in range(4):
+        runs = record.runs[block * 3 : block * 3 + 3]
+        assert {run.replicate for run in runs} == {block + 1}
+        assert len({run.cell for run in runs}) == 3
+    orders = {tuple(run.cell for run in record.runs[block * 3 : block * 3 + 3]) for block in range(4)}
+    assert len(orders) > 1, "blocks are in random order, not in one order repeated"
+
+
+def test_not_applicable_cells_are_kept_with_their_reason_and_cost_nothing(store: Store) -> None:
+    head = submitted(store, factors={"nic_model": ("virtio", "vt-d")})
+    work_off(store, head)
+    record = store.record(head.id)
+    reasons = {cell.levels["nic_model"]: cell.reason for cell in record.cells}
+    assert reasons["virtio"] == ""
+    assert "vt-d" in reasons["vt-d"]
+    assert len(record.runs) == 2
+
+
+def test_a_campaign_that_can_run_nowhere_is_refused(store: Store) -> None:
+    with pytest.raises(SpecError):
+        submitted(store, factors={"nic_model": ("vt-d",)})
+    assert store.newest_campaign() is None
+
+
+def test_a_campaign_over_its_cap_is_refused(store: Store) -> None:
+    with pytest.raises(SpecError, match="4"):
+        submitted(store, max_runs=3)
+
+
+def test_a_lab_error_is_tried_again_as_often_as_said_and_then_recorded(store: Store) -> None:
+    head = submitted(store, factors={"nic_model": ("virtio",)}, repeats=1, lab_error_retries=2)
+    broken = a_result(Outcome.LAB_ERROR, kind="boot-timeout")
+    outbox = work_off(store, head, {0: broken, 1: broken, 2: broken})
+    assert len(outbox.attempts) == 3
+    run = store.record(head.id).runs[0]
+    assert run.result is not None
+    assert run.result.detail.outcome is Outcome.LAB_ERROR
+    assert len(run.earlier) == 2
+
+
+def test_a_lab_error_that_passes_leaves_a_figure(store: Store) -> None:
+    head = submitted(store, factors={"nic_model": ("virtio",)}, repeats=1)
+    work_off(store, head, {0: a_result(Outcome.LAB_ERROR, kind="boot-timeout")})
+    assert store.run_counts(head.id) == {"ok": 1}
+
+
+def test_a_failure_of_the_system_under_test_is_a_result_and_not_tried_again(store: Store) -> None:
+    head = submitted(store, factors={"nic_model": ("virtio",)}, repeats=1)
+    outbox = work_off(store, head, {0: a_result(Outcome.FAILED, kind="connection-lost")})
+    assert len(outbox.attempts) == 1
+    assert store.run_counts(head.id) == {"failed": 1}
+
+
+def test_an_interrupted_campaign_goes_on_where_it_stopped(store: Store) -> None:
+    head, outbox = submitted(store), Outbox()
+    engine.advance(store, head, outbox)
+    engine.interrupt(store, head.id)
+    assert engine.advance(store, head, outbox) is CampaignState.PAUSED
+    assert carry_out(store, outbox.attempts[0], a_result(Outcome.CANCELLED, kind="cancelled"))
+    assert store.run_counts(head.id) == {"pending": 4}, "a cancelled attempt costs its run nothing"
+    engine.resume(store, head.id)
+    work_off(store, head)
+    assert store.run_counts(head.id) == {"ok": 4}
+
+
+def test_cancelled_attempts_are_no_tries(store: Store) -> None:
+    head = submitted(store, factors={"nic_model": ("virtio",)}, repeats=1, lab_error_retries=1)
+    for _ in range(3):
+        outbox = Outbox()
+        engine.advance(store, head, outbox)
+        carry_out(store, outbox.attempts[0], a_result(Outcome.CANCELLED, kind="cancelled"))
+    work_off(store, head, {0: a_result(Outcome.LAB_ERROR, kind="x")})
+    assert store.run_counts(head.id) == {"ok": 1}
+
+
+def test_what_is_done_is_not_resumed(store: Store) -> None:
+    head = submitted(store)
+    work_off(store, head)
+    with pytest.raises(SpecError, match="can't be resumed"):
+        engine.resume(store, head.id)
+
+
+def test_a_lost_attempt_is_cleaned_before_its_run_goes_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, outbox = submitted(store), Outbox()
+    engine.advance(store, head, outbox)
+    first = outbox.attempts[0]
+    assert store.claim(first, worker="w:1") is not None
+    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.0)
+    time.sleep(0.01)
+    engine.advance(store, head, outbox)
+    assert outbox.cleans == [head.id]
+    assert len(outbox.attempts) == 1, "its hosts are not given to others before they are clean"
+    assert not engine.accept(store, first, a_result())
+    engine.cleaned(store, first.id)
+    engine.advance(store, head, outbox)
+    assert len(outbox.attempts) == 2
+
+
+def test_two_campaigns_on_one_lab_wait_for_each_other(store: Store) -> None:
+    first, second = submitted(store), submitted(store)
+    mine, theirs = Outbox(), Outbox()
+    engine.advance(store, first, mine)
+    engine.advance(store, second, theirs)
+    assert len(mine.attempts) == 1
+    assert theirs.attempts == []
+    carry_out(store, mine.attempts[0], a_result())
+    engine.advance(store, second, theirs)
+    assert len(theirs.attempts) == 1
+
+
+def test_progress_counts_and_its_time_left_shrinks(store: Store) -> None:
+    head, outbox = submitted(store, repeats=5), Outbox()
+    before = progress(store, head)
+    assert (before.done, before.total, before.measured) == (0, 10, 0)
+    assert 0 < before.seconds_left[0] < before.seconds_left[1]
+    for number in range(5):
+        engine.advance(store, head, outbox)
+        carry_out(store, outbox.attempts[number], a_result())
+    after = progress(store, head)
+    assert (after.done, after.measured) == (5, 5)
+    assert after.seconds_left[1] < before.seconds_left[1]
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.NOT_APPLICABLE])
+def test_the_policy_knows_every_outcome_that_an_attempt_can_have(outcome: Outcome) -> None:
+    assert outcome in POLICY
+    assert goes_back(outcome, tries=1, retries=0) is (outcome is Outcome.CANCELLED)
+
+
+def test_a_two_host_run_leases_both_hosts(store: Store) -> None:
+    lab = a_lab(machines=("one", "two"))
+    head, outbox = submitted(store, lab, scenarios=(Scenario.CROSS_HOST,)), Outbox()
+    engine.advance(store, head, outbox)
+    engine.advance(store, head, outbox)
+    assert len(outbox.attempts) == 1
+    assert {line.resource for line in store.leases(lab.name)} == {"host:a", "host:b", "machine:one", "machine:two"}
