@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from labctl.errors import LabError
 from labctl.model.lab import Accelerator, Lab
@@ -75,7 +74,7 @@ def asked(lab: Lab) -> AcceleratorChoice | None:
 def probe(image: ProbeImage, *, scratch: Path, within: Sequence[str] = ()) -> AcceleratorChoice:
     """Boot the probe guest under KVM and see whether it answers.
 
-    `within` is put before QEMU's command line (the way into a namespace), `scratch` is an existing directory. Never
+    `within` is put before QEMU's command line (the way into a namespace), `scratch` is an existing, empty directory. Never
     raises for what KVM or QEMU do: whatever goes wrong means software emulation, with the reason.
     """
     if not KVM_DEVICE.exists():
@@ -92,24 +91,23 @@ def boot(
     image: ProbeImage, accelerator: Accelerator, *, scratch: Path, within: Sequence[str] = (), seconds: float
 ) -> str:
     """Boot the probe guest and end it as soon as its agent answers. What went wrong; empty when it answered."""
-    with TemporaryDirectory(dir=scratch, prefix="probe-") as folder:
-        agent, log = Path(folder) / "agent", Path(folder) / "log"
-        command = [*within, *_qemu(image, accelerator, agent)]
-        with (
-            log.open("wb") as said,
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=ENVIRONMENT) as qemu,
-        ):
-            try:
-                answered = _agent_answers(agent, qemu, Deadline.after(seconds))
-                code = qemu.poll()
-            finally:
-                qemu.kill()
-        if answered:
-            return ""
-        if code is None:
-            return f"did not answer within {seconds:g} s."
-        words = " ".join(log.read_text(errors="replace").split())[-300:]
-        return f"ended with exit code {code}: {words or 'it said nothing.'}"
+    agent, log = scratch / "agent", scratch / "log"
+    command = [*within, *_qemu(image, accelerator, agent)]
+    with (
+        log.open("wb") as said,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=ENVIRONMENT) as qemu,
+    ):
+        try:
+            answered = _agent_answers(agent, qemu, Deadline.after(seconds))
+            code = qemu.poll()
+        finally:
+            qemu.kill()
+    if answered:
+        return ""
+    if code is None:
+        return f"did not answer within {seconds:g} s."
+    words = " ".join(log.read_text(errors="replace").split())[:300]
+    return f"ended with exit code {code}: {words or 'it said nothing.'}"
 
 
 def _qemu(image: ProbeImage, accelerator: Accelerator, agent: Path) -> list[str]:

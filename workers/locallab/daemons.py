@@ -13,7 +13,7 @@ from pathlib import Path
 from labctl.errors import LabError
 from workers.guard import Deadline
 from workers.locallab.members import Member
-from workers.locallab.namespaces import command_name, end_processes
+from workers.locallab.namespaces import command_line, command_name, end_processes
 from workers.locallab.system import PATH, attempt, run
 
 ENTER = Path(__file__).with_name("enter.sh")
@@ -101,14 +101,18 @@ def ensure(daemon: Daemon, lab_processes: Mapping[int, str], *, anew: bool) -> b
     """
     if not anew and running(daemon, lab_processes) and answers(daemon):
         return False
-    strays = {
-        pid
-        for pid, namespace in lab_processes.items()
-        if namespace == daemon.member.namespace and command_name(pid) == daemon.program
-    }
-    end_processes(lambda: {pid for pid in strays if command_name(pid) == daemon.program})
+    own = [pid for pid, namespace in lab_processes.items() if namespace == daemon.member.namespace]
+    end_processes(lambda: [pid for pid in own if _is_instance(daemon, pid)])
     _start(daemon)
     return True
+
+
+def _is_instance(daemon: Daemon, pid: int) -> bool:
+    """Whether a process of the member is this daemon, or is about to become it after an `up` that was killed."""
+    if command_name(pid) == daemon.program:
+        return True
+    arguments = command_line(pid)
+    return str(ENTER) in arguments and str(daemon.pid_file) in arguments
 
 
 def _start(daemon: Daemon) -> None:

@@ -22,7 +22,7 @@ MARKER = "embedded-lab.json"
 """The first file in a lab's directory: it says that the directory is ours. Its content is the lab that came up."""
 
 _NETNS_IS_OURS = REGISTRY / ".netns-folder-is-ours"
-"""Says that /run/netns was no mount point before the first lab came up, so that the last one puts it back."""
+"""Says that there was no /run/netns before the first lab came up, so that it goes with the last one."""
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _is_still(directory: Path, handle: int) -> bool:
 
 def _make(directory: Path) -> None:
     with _registry():
-        if not namespaces.folder_is_mounted() and not namespaces.FOLDER.exists():
+        if not namespaces.FOLDER.exists():
             _NETNS_IS_OURS.touch(mode=0o600)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -99,15 +99,17 @@ def _registry() -> Iterator[None]:
     """The exclusive right to add or remove a lab. Held for moments only."""
     while True:
         REGISTRY.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):
+        try:
             handle = os.open(REGISTRY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
-                if _is_still(REGISTRY, handle):
-                    yield
-                    return
-            finally:
-                os.close(handle)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if _is_still(REGISTRY, handle):
+                yield
+                return
+        finally:
+            os.close(handle)
 
 
 def remove(directory: Path) -> None:
@@ -122,16 +124,23 @@ def remove(directory: Path) -> None:
     with _registry():
         (directory / MARKER).unlink(missing_ok=True)
         directory.rmdir()
-        if all(entry == _NETNS_IS_OURS for entry in REGISTRY.iterdir()):
+        _remove_registry()
+
+
+def tidy() -> None:
+    """Remove what all labs share if there is no lab any more: a `down` may have been killed just before that."""
+    if REGISTRY.exists():
+        with _registry():
             _remove_registry()
 
 
 def _remove_registry() -> None:
-    """Put the folder of named namespaces back as it was, unless somebody else has come to use it; then go."""
+    """Without any lab left, remove the folder of named namespaces if it came with ours and nobody else uses it."""
+    if namespaces.names("labctl-") or any(entry != _NETNS_IS_OURS for entry in REGISTRY.iterdir()):
+        return
     if _NETNS_IS_OURS.exists():
         if namespaces.FOLDER.exists() and not any(namespaces.FOLDER.iterdir()):
-            if namespaces.folder_is_mounted():
-                attempt(["umount", str(namespaces.FOLDER)])
+            attempt(["umount", "--no-mtab", str(namespaces.FOLDER)])
             with suppress(OSError):
                 namespaces.FOLDER.rmdir()
         _NETNS_IS_OURS.unlink()

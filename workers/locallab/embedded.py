@@ -92,6 +92,8 @@ def down(lab: Lab, *, say: Say) -> None:
     plan = topology(lab)
     root = Path(layout(lab).directory)
     if not root.exists() and not namespaces.names(namespace_prefix(lab)) and not _lab_processes(lab):
+        namespaces.remove_uplink(plan)
+        directory.tidy()
         return
     with directory.locked(root):
         _remove_all(lab, plan)
@@ -153,7 +155,8 @@ def _make_room_for_changes(lab: Lab, root: Path, say: Say) -> None:
     before = (root / directory.MARKER).read_text()
     if not before or _same_shape(before, lab):
         return
-    if any(_is_vm(pid) for pid in _lab_processes(lab)):
+    switch = topology(lab).switch.name
+    if any(owner != switch and _is_vm(pid) for pid, owner in _lab_processes(lab).items()):
         raise LabError(
             f"The lab {lab.name!r} that is up differs from its file, and VMs run in it.",
             kind="lab-changed",
@@ -276,8 +279,11 @@ def _ensure_accelerator(lab: Lab, plan: Topology, image: ProbeImage, say: Say) -
     if choice is None:
         _end(lab, plan.switch.name.__eq__)
         say(f"Booting a probe guest under KVM, for {accelerator.PROBE_SECONDS:g} s at most.")
-        inside = ("ip", "netns", "exec", plan.switch.name)
-        choice = accelerator.probe(image, scratch=Path(layout(lab).directory), within=inside)
+        scratch = Path(layout(lab).directory) / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        choice = accelerator.probe(image, scratch=scratch, within=("ip", "netns", "exec", plan.switch.name))
+        shutil.rmtree(scratch)
     if choice != accelerator.stored(lab):
         accelerator.store(lab, choice)
         say(f"Accelerator: {choice.accelerator.value}. {choice.why}")

@@ -113,7 +113,7 @@ def make_member(topology: Topology, namespace: Namespace) -> None:
 def make_uplink(topology: Topology) -> None:
     """Join this machine to the management network."""
     uplink = topology.uplink
-    _drop(None, uplink.name)
+    remove_uplink(topology)
     _drop(topology.switch.name, uplink.peer)
     _batch(
         None,
@@ -128,7 +128,17 @@ def make_uplink(topology: Topology) -> None:
 
 
 def remove_uplink(topology: Topology) -> None:
-    """Take this machine off the management network."""
+    """Take this machine off the management network. `LabError` (`not-ours`) when the interface is somebody else's."""
+    seen = (look(None) or {}).get(topology.uplink.name)
+    if seen is None:
+        return
+    if seen.mac != topology.uplink.mac:
+        raise LabError(
+            f"There is an interface {topology.uplink.name} here that labctl did not make.",
+            kind="not-ours",
+            why=f"Its hardware address is {seen.mac}; that of the lab's is {topology.uplink.mac}.",
+            todo="Rename or remove that interface, or give the lab another name.",
+        )
     _drop(None, topology.uplink.name)
 
 
@@ -145,12 +155,6 @@ def names(prefix: str) -> tuple[str, ...]:
         return tuple(sorted(entry.name for entry in FOLDER.iterdir() if entry.name.startswith(prefix)))
     except FileNotFoundError:
         return ()
-
-
-def folder_is_mounted() -> bool:
-    """Whether iproute2 has already made its folder a mount point, which it does with the first named namespace."""
-    table = Path("/proc/self/mountinfo").read_text(errors="replace")
-    return any(line.split()[4] == str(FOLDER) for line in table.splitlines())
 
 
 def _make(name: str) -> None:
@@ -242,6 +246,14 @@ def _mark(pid: str) -> str:
             if fields.split()[4] == MARK and source.startswith("labctl-"):
                 return source
     return ""
+
+
+def command_line(pid: int) -> tuple[str, ...]:
+    """The arguments of a process, its program first; empty when it is gone."""
+    try:
+        return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0"))
+    except OSError:
+        return ()
 
 
 def command_name(pid: int) -> str:
