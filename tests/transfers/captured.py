@@ -83,7 +83,9 @@ def differences(reading: Reading, expected: dict[str, Any], inputs: Iterable[byt
     close("seconds", reading.seconds, expected["seconds"])
     found += _interval_differences("intervals", reading.intervals, expected["intervals"], tolerance)
     for name, wrong in expected.get("misread_values", {}).items():
-        figures = (reading.bytes,) if "bytes" in name and "*" not in name else (reading.bits_per_second, reading.seconds)
+        figures = (
+            (reading.bytes,) if "bytes" in name and "*" not in name else (reading.bits_per_second, reading.seconds)
+        )
         if any(figure is not None and _close(figure, wrong, 1e-9) for figure in figures):
             found.append(f"misread as {name}: {wrong}")
     found += [f"no warning {name}" for name in expected["warnings"] if name not in reading.warnings]
@@ -96,7 +98,9 @@ def differences(reading: Reading, expected: dict[str, Any], inputs: Iterable[byt
                 close(f"reverse.{name}", getattr(reading.reverse, name), expected["reverse"][name])
         if "intervals" in expected["reverse"]:
             wanted = expected["reverse"]["intervals"]
-            found += _interval_differences("reverse.intervals", getattr(reading.reverse, "intervals", None), wanted, tolerance)
+            found += _interval_differences(
+                "reverse.intervals", getattr(reading.reverse, "intervals", None), wanted, tolerance
+            )
     else:
         same("reverse", reading.reverse, None)
     documents = expected.get("documents")
