@@ -20,8 +20,9 @@ from click.testing import CliRunner
 from labctl.errors import LabError
 from labctl.model.lab import Accelerator, Lab, SshAccess
 from labctl.spec.documents import to_json
+from labctl.spec.embedded import EmbeddedSpec, expand_embedded
 from workers.cli.lab import lab as lab_command
-from workers.locallab import accelerator, embedded, namespaces
+from workers.locallab import accelerator, directory, embedded, namespaces
 from workers.locallab.image import ProbeImage
 from workers.locallab.topology import namespace_prefix, topology
 
@@ -425,8 +426,6 @@ def test_an_address_block_in_use_is_refused(make_lab: MakeLab) -> None:
     lab = make_lab("first", hosts=("a",), machines=())
     up(lab)
     assert lab.embedded is not None
-    from labctl.spec.embedded import EmbeddedSpec, expand_embedded
-
     block = lab.embedded.uplink.network.supernet(new_prefix=22)
     same = expand_embedded(f"{lab.name}-same", "tests", EmbeddedSpec(hosts=("a",), subnet=block))
     try:
@@ -461,10 +460,8 @@ def test_what_is_not_ours_is_left_alone(make_lab: MakeLab, tmp_path: Path) -> No
         output("ip", "link", "delete", name)
 
 
-def test_a_lab_that_is_worked_on_is_not_touched(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lab_that_is_worked_on_is_not_touched(make_lab: MakeLab) -> None:
     lab = make_lab("busy", hosts=("a",), machines=())
-    from workers.locallab import directory
-
     with (
         directory.locked(root_of(lab)),
         pytest.raises(LabError) as refused,

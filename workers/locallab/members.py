@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,24 +72,26 @@ def write_files(lab: Lab, all_members: Sequence[Member]) -> frozenset[str]:
     """Write what is missing or differs; the members whose settings changed, so that their daemons start anew."""
     directory = Path(layout(lab).directory)
     user_key = directory / "ssh" / "key"
-    _make_keys([user_key, *(member.host_key for member in all_members)])
+    _make_key(user_key)
+    fresh_host_keys = {member.name for member in all_members if _make_key(member.host_key)}
     write(directory / "ssh" / "authorized_keys", _public(user_key) + "\n")
     write(directory / "ssh" / "known_hosts", "".join(f"{m.ssh.address} {_public(m.host_key)}\n" for m in all_members))
-    return frozenset(member.name for member in all_members if _write_member(lab, member))
+    return frozenset(fresh_host_keys | {member.name for member in all_members if _write_member(lab, member)})
 
 
-def _make_keys(paths: Iterable[Path]) -> None:
-    for path in paths:
-        public = path.with_suffix(".pub")
-        if path.exists() and public.exists():
-            continue
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        public.unlink(missing_ok=True)
-        run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "labctl", "-f", str(path)],
-            what=f"Making the SSH key {path}",
-        )
+def _make_key(path: Path) -> bool:
+    """Make a key pair unless both halves are there; whether it was made."""
+    public = path.with_suffix(".pub")
+    if path.exists() and public.exists():
+        return False
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    public.unlink(missing_ok=True)
+    run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "labctl", "-f", str(path)],
+        what=f"Making the SSH key {path}",
+    )
+    return True
 
 
 def _public(key: Path) -> str:
@@ -103,7 +105,7 @@ def _write_member(lab: Lab, member: Member) -> bool:
         (root / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     files = {
         root / "etc" / "hosts": _hosts(lab, member),
-        root / "etc" / "passwd": _passwd(Path("/etc/passwd").read_text(), root / "home"),
+        root / "etc" / "passwd": passwd(Path("/etc/passwd").read_text(), root / "home"),
         root / "etc" / "shadow": "root:*:19000:0:99999:7:::\nsshd:!:19000::::::\n",
         root / "ssh" / "sshd_config": _sshd_config(member),
     }
@@ -130,7 +132,7 @@ def _hosts(lab: Lab, member: Member) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _passwd(real: str, home: Path) -> str:
+def passwd(real: str, home: Path) -> str:
     """The users of this machine, but with a home of the lab's for root and a shell that reads no start-up files."""
     return "".join(
         f"root:x:0:0:root:{home}:/bin/sh\n" if line.startswith("root:") else line
