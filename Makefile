@@ -1,0 +1,28 @@
+# labctl on a bare Debian or Ubuntu machine, as root:  make demo
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+
+.PHONY: setup demo test check bench clean
+.NOTPARALLEL:
+
+setup:  ## packages, .venv/bin/labctl, the probe guest's image; seconds when it is all there
+	@.ci/setup
+
+demo: setup  ## the demo campaign on real guests, and its report
+	@.ci/demo
+
+test: setup  ## style, types, import rules and all tests, also those with real guests
+	@status=0; .ci/check || status=$$?; $(PYTHON) -m pytest || status=$$?; exit $$status
+
+check:  ## the quick part of `make test`: no services, no guests, no root
+	@[ -x $(PYTHON) ] || { echo "There is no .venv yet. Run: sudo make setup" >&2; exit 1; }
+	@status=0; .ci/check || status=$$?; \
+		$(PYTHON) -m pytest -q -m "not services and not lab and not faults" || status=$$?; exit $$status
+
+bench: setup  ## efficiency, perturbation, one cell from nothing, planning: figures, not tests
+	@$(PYTHON) tests/benchmarks/run.py
+
+clean:  ## the lab, .venv and all caches in this directory; the image's cache stays in ~/.cache/labctl
+	@[ ! -x .venv/bin/labctl ] || [ "$$(id -u)" != 0 ] || .venv/bin/labctl lab down configs/labs/local.yaml
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
