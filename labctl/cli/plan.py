@@ -126,12 +126,16 @@ def _summary(plan: Plan) -> str:
     needed = nights(seconds, plan.window)
     order = f"random blocks, seed {campaign.seed}" if campaign.order.value == "blocks" else "the order of the file"
     return (
-        f"{counts.cells:,} cells, {counts.applicable:,} applicable; {counts.runs:,} runs "
-        f"({campaign.repeats} of each cell, {campaign.warmups} warm-up and {campaign.transfers} counted transfers in "
-        f"each); order: {order}.\n"
-        f"About {_duration(seconds)} of work, one run after the other: {needed} "
-        f"{'night' if needed == 1 else 'nights'} of {_duration(plan.window)}."
+        f"{_many(counts.cells, 'cell')}, {counts.applicable:,} applicable; {_many(counts.runs, 'run')} "
+        f"({campaign.repeats} of each cell, with {_many(campaign.warmups, 'warm-up transfer')} and "
+        f"{_many(campaign.transfers, 'counted transfer')} in each); order: {order}.\n"
+        f"About {_duration(seconds)} of work, one run after the other: {_many(needed, 'night')} "
+        f"of {_duration(plan.window)}."
     )
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def _read_as(campaign: Campaign) -> Table:

@@ -138,5 +138,6 @@ def _devices(host: Host, model: NicModel) -> tuple[str, ...]:
 
 def _why_no_device(model: NicModel, needed: int) -> str:
     key = "virtual_functions" if model.name == "sr-iov" else "devices"
-    count = "one PCI device" if needed == 1 else f"{needed} PCI devices"
-    return f"{model.name} needs {count} on a host, and no host that fits lists so many under `{key}`"
+    if needed == 1:
+        return f"{model.name} needs a PCI device on the VM's host, and no host that fits lists one under `{key}`"
+    return f"{model.name} needs {needed} PCI devices on one host, and no host that fits lists so many under `{key}`"

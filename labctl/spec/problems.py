@@ -14,8 +14,19 @@ from labctl.spec.values import nearest
 
 
 def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
-    """One problem for every error of the validation."""
-    return [_problem(detail, document, model) for detail in error.errors(include_url=False)]
+    """One problem for every error of the validation, and one for a key that is missing because it is misspelt."""
+    details = error.errors(include_url=False)
+    problems = [_problem(detail, document, model) for detail in details]
+    misspelt = {
+        (*detail["loc"][:-1], problem.nearest)
+        for detail, problem in zip(details, problems, strict=True)
+        if detail["type"] == "extra_forbidden"
+    }
+    return [
+        problem
+        for detail, problem in zip(details, problems, strict=True)
+        if detail["type"] != "missing" or detail["loc"] not in misspelt
+    ]
 
 
 def _problem(detail: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:

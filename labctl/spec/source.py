@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isinf
 from pathlib import Path
 
@@ -345,6 +345,8 @@ class _Builder:
             place = _place(inner)
             key = key_node.text
             value = self.node(next(events), events, depth=depth + 1, path=(*path, key))
+            if isinstance(value, Scalar) and value.value is None and not value.text:
+                value = replace(value, place=place)  # nothing is written there, so the key is the place
             if key == "<<":
                 message = "merge keys (<<) are not part of YAML 1.2; write the keys out, or alias each value"
                 self.problems.append(self.problem(place, message, path=path))
