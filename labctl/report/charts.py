@@ -116,7 +116,7 @@ def timeline_chart(row: MigrationRow, scale: float, name: str) -> Markup:
         edges = [points[0].start, *(point.end for point in points)]
         rates = [point.bits_per_second / divisor for point in points]
         colour = _SENTINELS[colour_name(row.nic_model)]
-        axes.stairs(rates, edges, color=colour, linewidth=1.3, zorder=3)
+        axes.stairs(rates, edges, baseline=None, color=colour, linewidth=1.3, zorder=3)
         if effect.stall is not None:
             axes.axvspan(
                 effect.stall.start,

@@ -129,6 +129,7 @@ def _environment() -> jinja2.Environment:
         "percent_interval": units.percent_interval,
         "times": units.times,
         "moment": _moment,
+        "fact": units.fact,
         "setting": lambda name: "NIC model" if name == "nic_model" else str(name).replace("_", " "),
     }
     environment.globals |= {"rate_interval": units.rate_interval, "level": units.level, "nothing": units.NOTHING}

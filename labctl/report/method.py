@@ -62,8 +62,8 @@ def _migration() -> str:
         "before the migration began. Stall: the longest contiguous stretch of intervals that each moved less than "
         f"{STALL_SHARE:.0%} of the median before; the true gap is at most two intervals longer. Dip: the lowest "
         "interval against that median. Not moved: what the mean of before would have moved from the migration's start "
-        f"to the recovery, less what was moved. Recovered: means over {SMOOTHING_SECONDS:.0f} s are back at "
-        f"{RECOVERY_SHARE:.0%} of before and stay there, or above the slowest such stretch before. The hypervisor's "
+        f"to the recovery, less what was moved. Recovered: throughput is back at {RECOVERY_SHARE:.0%} of before, and "
+        f"means over {SMOOTHING_SECONDS:.0f} s stay there, or above the slowest such stretch before. The hypervisor's "
         "downtime (its virtual CPUs stood still) and total time are its own words and no measure of the gap that "
         "traffic saw."
     )

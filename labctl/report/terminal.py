@@ -140,7 +140,7 @@ def _print_differing_facts(report: Report, console: Console) -> None:
     if differing:
         console.print(Text("Facts that differ between runs of one cell", style="bold yellow"))
     for row in differing:
-        values = ", ".join(f"{value.value} (n = {value.runs} runs)" for value in row.values)
+        values = ", ".join(f"{units.fact(value.value)} (n = {value.runs} runs)" for value in row.values)
         console.print(Text(f"  {row.subject} {row.name}: {values}"))
 
 

@@ -121,6 +121,11 @@ def level(name: str, value: Level) -> str:
     return str(value)
 
 
+def fact(value: str | int | float | bool | None) -> str:
+    """A fact as it is, but for switches."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
 def _percent_number(value: float, *, signed: bool) -> str:
     digits = 1 if abs(value) < 99.95 else 0
     rounded = round(value, digits) + 0.0
