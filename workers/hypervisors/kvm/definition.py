@@ -121,7 +121,7 @@ def check_nic(request: VmRequest, host: Host, accelerator: Accelerator) -> None:
 def kernel_command_line(image: Image, request: VmRequest) -> str:
     """The command line of a directly booted kernel: the image's own, and what the probe guest sets itself up with."""
     words = [image.command_line] if image.command_line else []
-    words.append(f"labctl.hostname={request.name}")
+    words += ["console=ttyS0", f"labctl.hostname={request.name}"]
     if request.address is not None:
         words.append(f"labctl.address={request.address}")
     if request.shape.mtu is not None:

@@ -275,7 +275,8 @@ def _creation_error(connections: Connections, host: Host, request: VmRequest, er
         presence = find(connections, host.name, request.uuid)
         return _name_taken(host, request, presence.mark if presence else None)
     model = request.shape.nic_model
-    if "is not a valid device model name" in text or (request.passthrough and request.passthrough in text):
+    about_device = request.passthrough and ("PCI" in text or "passthrough" in text or request.passthrough in text)
+    if "is not a valid device model name" in text or about_device:
         return lab_error(
             host.name,
             f"Host {host.name} can't give {request.name} a {model} adapter.",
