@@ -34,7 +34,7 @@ _PHRASES: tuple[tuple[Fault, str], ...] = (
         Fault.NOT_CONNECTED,
         r"unable to connect|connect failed|failed to connect|unable to create a new stream|could not connect"
         r"|name or service not known|temporary failure in name resolution|unknown host|no such host"
-        r"|nodename nor servname|no address associated|could not resolve|unable to resolve|gethostbyname"
+        r"|nodename nor servname|lookup failure|no address associated|could not resolve|unable to resolve|gethostbyname"
         r"|connect to host .* port|unable to read from stream socket: resource temporarily unavailable",
     ),
     (
@@ -45,7 +45,8 @@ _PHRASES: tuple[tuple[Fault, str], ...] = (
     (Fault.REFUSED, r"connection refused|actively refused"),
     (
         Fault.LOST,
-        r"control socket has closed|socket has closed|closed unexpectedly|connection reset|reset by peer|broken pipe"
+        r"control socket has closed|socket has closed|closed unexpectedly|unexpectedly closed"
+        r"|connection reset|reset by peer|broken pipe"
         r"|timed out|time[- ]?out|connection abort|forcibly closed|unable to (write|read|send|receive)|idle"
         r"|network is down|lost connection|no route to host|network is unreachable|host is (down|unreachable)",
     ),

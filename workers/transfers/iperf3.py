@@ -7,7 +7,7 @@ from dataclasses import replace
 from labctl.model.order import TransferOrder
 from labctl.model.reading import Capture, ErrorKind, Reading
 from workers.transfers import command_text, failures, iperf3_json, iperf3_text
-from workers.transfers.iperf3_run import TOOL, Run, read
+from workers.transfers.iperf3_run import TOOL, Run, read, with_peer
 from workers.transfers.rows_text import error_lines
 from workers.transfers.text import decode, error_text, one_line
 
@@ -76,7 +76,8 @@ class Iperf3:
         runs, warnings, cut = _runs(decoded.text, errors, server=server, command=capture.command)
         peers = _peers(capture)
         if not runs:
-            return replace(_nothing(decoded.text, errors, server=server, cut=cut), warnings=decoded.warnings)
+            reading = replace(_nothing(decoded.text, errors, server=server, cut=cut), warnings=decoded.warnings)
+            return with_peer(reading, read(peers[-1], replace(capture, role="server")), capture) if peers else reading
         readings = [read(run, capture, _peer_of(run, peers, alone=len(runs) == 1)) for run in runs]
         chosen = next((one for one in reversed(readings) if one.bits_per_second is not None), readings[-1])
         return replace(

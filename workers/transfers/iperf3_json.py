@@ -158,27 +158,35 @@ def _cpu(printed: Members | None, *, local_sends: bool) -> Mapping[str, float]:
 class _Sides:
     """Which direction a summary belongs to.
 
-    Releases 3.7 to 3.10 print both directions under the same keys, later ones add `_bidir_reverse`. The `sender` flag
-    tells them apart in all: it says whether the local side sends in that direction (never which row it is).
+    Releases 3.7 to 3.10 print both directions under the same keys, later ones add `_bidir_reverse` to the one from the
+    server. Where the key doesn't tell, the `sender` flag does: of TCP it says whether the local side sends in that
+    direction. In UDP totals it says which row it is instead, and there the direction from the client stands first.
     """
 
     server: bool
     both: bool
     udp: bool
 
-    def is_forward(self, key: str, summary: Members) -> bool:
+    def pick(self, owner: Members, name: str, *, forward: bool) -> Members | None:
+        """The summary of this name and direction in an interval or in the end; None when there is none."""
+        found = _summaries(owner, name)
         if not self.both:
-            return True
-        sender = summary.flag("sender")
-        if sender is None:
-            return not key.endswith("_bidir_reverse")
-        return sender != self.server
+            return found[0][1] if found else None
+        if any(key.endswith(_REVERSE) for key, _ in owner.pairs):
+            return next((value for key, value in found if key.endswith(_REVERSE) != forward), None)
+        flags = [value.flag("sender") for _, value in found]
+        if len(found) > 1 and (None in flags or (self.udp and name != "sum")):
+            return found[0 if forward else 1][1]
+        return next((value for _, value in found if (value.flag("sender") != self.server) == forward), None)
+
+
+_REVERSE = "_bidir_reverse"
 
 
 def _both_ways(test: Members, intervals: list[Members], end: Members) -> bool:
     if test.number("bidir"):
         return True
-    marked = any(key.endswith("_bidir_reverse") for one in (*intervals, end) for key, _ in one.pairs)
+    marked = any(key.endswith(_REVERSE) for one in (*intervals, end) for key, _ in one.pairs)
     return marked or _has_duplicates(intervals, end)
 
 
@@ -210,33 +218,28 @@ def _way(intervals: list[Members], end: Members, sides: _Sides, *, forward: bool
         if summary is not None and not summary.flag("omitted") and (row := _row(summary)) is not None:
             rows.append(row)
             counts.append(_counts(summary))
-    totals = {
-        name: next(
-            (_total(value) for key, value in _summaries(end, name) if sides.is_forward(key, value) == forward), None
-        )
-        for name in ("sum_sent", "sum_received", "sum")
-    }
+    sent, received, combined = (sides.pick(end, name, forward=forward) for name in ("sum_sent", "sum_received", "sum"))
     return Way(
         local_sends=local_sends,
         rows=tuple(rows),
         row_udp=tuple(counts),
-        sent=totals["sum_sent"],
-        received=totals["sum_received"],
-        combined=totals["sum"] if sides.udp else None,
+        sent=_total(sent) if sent is not None else None,
+        received=_total(received) if received is not None else None,
+        combined=_total(combined) if combined is not None and sides.udp else None,
     )
 
 
 def _summaries(owner: Members, name: str) -> list[tuple[str, Members]]:
-    names = (name, f"{name}_bidir_reverse")
+    names = (name, f"{name}{_REVERSE}")
     return [
         (key, value) for key, value in owner.pairs if key in names and isinstance(value, Members) and value.complete
     ]
 
 
 def _summary(interval: Members, sides: _Sides, *, forward: bool, local_sends: bool) -> Members | None:
-    for key, value in _summaries(interval, "sum"):
-        if sides.is_forward(key, value) == forward:
-            return value
+    summary = sides.pick(interval, "sum", forward=forward)
+    if summary is not None:
+        return summary
     streams = [one for one in interval.objects("streams") if not sides.both or one.flag("sender") == local_sends]
     return _added(streams) if streams else None
 

@@ -110,7 +110,7 @@ def read(run: Run, capture: Capture, peer: Run | None = None) -> Reading:
     )
     reading = _check_duration(reading, series, requested, capture)
     if peer is not None:
-        reading = _with_peer(reading, read(peer, replace(capture, role="server", elapsed=None)), capture)
+        reading = with_peer(reading, read(peer, replace(capture, role="server", elapsed=None)), capture)
     return replace(reading, warnings=tuple(dict.fromkeys(reading.warnings)))
 
 
@@ -272,9 +272,10 @@ def _after_clock_jump(reading: Reading, series: Series) -> Reading:
     return replace(reading, bits_per_second=series.bits_per_second, bytes=series.bytes, seconds=series.seconds)
 
 
-def _with_peer(reading: Reading, peer: Reading, capture: Capture) -> Reading:
+def with_peer(reading: Reading, peer: Reading, capture: Capture) -> Reading:
     """Add what the server's own output knows: a figure where the client has none, or another opinion on time."""
-    if peer.bits_per_second is None or peer.seconds is None or peer.side != "receiver":
+    never_began = reading.error_kind in (ErrorKind.SERVER_BUSY, ErrorKind.CONNECT_REFUSED)
+    if never_began or peer.bits_per_second is None or peer.seconds is None or peer.side != "receiver":
         return reading
     if reading.bits_per_second is None:
         return _figures_of(reading, peer, "figure_from_server")

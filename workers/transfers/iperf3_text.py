@@ -12,6 +12,7 @@ from workers.transfers.rows_text import PrintedRow, error_lines, printed_row
 from workers.transfers.series import Row
 from workers.transfers.udp import PrintedCounts
 
+_HEADER = re.compile(r"\[\s*ID\s*\]")
 _LABEL = re.compile(r"\b(sender|receiver)\b")
 _RETRANSMITS = re.compile(r"^\s*(-?\d+)(?:\s|$)")
 _VERSION = re.compile(r"^\s*iperf (3\.[\w.+-]*\w)", re.MULTILINE)
@@ -65,14 +66,13 @@ def _run(section: _Section, *, server: bool, command: str) -> Run:
     text = section.text
     server = server or "Accepted connection from" in text
     forward, backward, retr_above = _Rows(), _Rows(), False
-    headers = 0
+    headers, connections = 0, set[str]()
     for line in section.lines:
-        if re.match(r"\s*\[\s*ID\s*\]", line):
+        if _HEADER.search(line):
             headers += 1
             retr_above = "Retr" in line
-        connected = _CONNECTED.search(line)
-        if connected and "[RX-" not in line:
-            forward.streams.add(connected.group(1))
+        if connected := _CONNECTED.search(line):
+            connections.add(connected.group(1))
         row = printed_row(line)
         if row is None or "(omitted)" in row.more:
             continue
@@ -89,7 +89,7 @@ def _run(section: _Section, *, server: bool, command: str) -> Run:
         backward=ways[1] if backward.intervals or backward.received else None,
         udp=udp,
         server=server,
-        streams=len(forward.streams) or None,
+        streams=len(forward.streams) or len(connections) or None,
         requested=command_text.seconds(command),
         error=error_lines(text, "iperf3"),
         complete=_is_complete(text, ways[0], server=server),

@@ -171,16 +171,32 @@ def _server_port(lines: list[_Line], command: str) -> int:
     return ports.most_common(1)[0][0]
 
 
+_Key = tuple[tuple[str, int], tuple[str, int]]
+
+
+def _reported(streams: dict[_Key, Stream], line: _Line) -> Stream | None:
+    """The UDP stream whose receiver's report this line is: 2.0.x prints it with the addresses swapped and counters.
+
+    Counters in a client's own lines (2.1.8) say nothing of the receiver.
+    """
+    if line.row.datagrams is None:
+        return None
+    swapped = streams.get((line.target, line.source))
+    if swapped is not None:
+        return swapped
+    own = streams.get((line.source, line.target))
+    return own if own is not None and own.rows[-1].datagrams is None else None
+
+
 def _streams(lines: list[_Line], *, server: bool, port: int, command: str) -> list[Stream]:
     """Rows by their pair of addresses. The sender stands first, except in a server's output of 2.0.x."""
     both = bool(_BOTH_WAYS.search(command))
-    streams: dict[tuple[tuple[str, int], tuple[str, int]], Stream] = {}
+    streams: dict[_Key, Stream] = {}
     for line in lines:
         client = line.target if line.source[1] == port else line.source
         from_server = line.source[1] == port and line.target[1] != port
-        counts = line.row.datagrams
-        sent = streams.get((line.target, line.source)) or streams.get((line.source, line.target))
-        if counts is not None and counts.packets is not None and counts.packets >= 0 and sent and not (both or server):
+        sent = None if both or server else _reported(streams, line)
+        if sent is not None:
             sent.report = line.row
             continue
         key = (line.source, line.target)

@@ -182,6 +182,8 @@ class _Figure:
 
     side: str
     row: Row
+    whole: bool = True
+    """Whether it comes from final rows."""
     datagrams: tuple[PrintedCounts, ...] = ()
 
 
@@ -206,13 +208,13 @@ def _judge(run: Run, way: _Way, peer: _Way | None, requested: float | None, capt
     if way.series.clock_jumped:
         return _before_the_jump(base, way, _unique(warnings))
     problem = _problem(run, way, own, other, requested)
-    chosen = other if other is not None and other.side == "receiver" else own or other
+    chosen = _chosen(run, own, other)
     mismatch = own is not None and other is not None and differ(own.row.end, other.row.end)
     jumped = chosen is not None and runs_too_long(chosen.row.end, capture)
     jumped = jumped or (own is not None and runs_too_long(own.row.end, capture))
     if mismatch:
         warnings.append("duration_mismatch")
-        chosen = _closer(own, other, capture) or chosen
+        chosen = chosen if run.udp else _closer(own, other, capture) or chosen
         jumped = jumped or problem is None
     if run.udp and (chosen is None or chosen.side != "receiver"):
         return replace(base, error_kind=problem or _udp_unheard(run), intervals=None, warnings=_unique(warnings))
@@ -259,7 +261,7 @@ def _own_figure(way: _Way) -> _Figure | None:
     if series.bits_per_second is None:
         return None
     row = Row(start=0.0, end=series.seconds, bytes=series.bytes, bits_per_second=series.bits_per_second)
-    return _Figure(side=side, row=row)
+    return _Figure(side=side, row=row, whole=False, datagrams=())
 
 
 def _other_figure(way: _Way, peer: _Way | None, own: _Figure | None) -> _Figure | None:
@@ -308,6 +310,15 @@ def _problem(
     if falls_short(own.row.end, requested) and (own.side == "receiver" or way.series.ends_dead) and not run.server:
         return ErrorKind.CONNECTION_LOST
     return None
+
+
+def _chosen(run: Run, own: _Figure | None, other: _Figure | None) -> _Figure | None:
+    """The receiver's figure, unless its output was cut and the sender's covers more. Of UDP only the receiver's counts."""
+    if own is None or other is None:
+        return own or other
+    if other.side == "receiver" and (other.whole or run.udp or other.row.end >= own.row.end):
+        return other
+    return own
 
 
 def _ran_short(chosen: _Figure, requested: float | None) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from workers.transfers.iperf_run import Run, Stream
 from workers.transfers.rows_text import PrintedRow, printed_row
 
+_HEADER = re.compile(r"\[\s*ID\s*\]")
 _CONNECTED = re.compile(
     r"\[\s*(?P<star>\*?)\s*(?P<id>\d+)\s*\]\s*local \S+ port (?P<local>\d+) connected (?:with|to) \S+ port (?P<remote>\d+)"
     r"(?P<more>.*)$"
@@ -19,7 +20,7 @@ _WRITES = re.compile(r"^\s*\d+/-?\d+\s+(-?\d+)(?=\s|$)")
 _VERSION = re.compile(r"iperf version (2\.\w[\w.-]*)")
 _MESSAGE = re.compile(
     r"\bfailed\b|\berror:|\brefused\b|unreachable|no route|unknown host|not known|resolution|denied|unable to"
-    r"|reset by peer|broken pipe|timed out",
+    r"|reset by peer|broken pipe|timed out|lookup failure",
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(r"shutdown failed|listener bind failed|setsockopt|\bWARNING\b", re.IGNORECASE)
@@ -121,7 +122,7 @@ def _tracks(text: str, *, server: bool, port: int | None) -> tuple[list[_Track],
     retries = False
     facts: dict[str, re.Match[str]] = {}
     for index, line in enumerate(text.split("\n")):
-        if re.match(r"\s*\[\s*ID\s*\]", line):
+        if _HEADER.search(line):
             retries = "Rtry" in line
         elif match := _CONNECTED.search(line):
             if match["local"] == "0":

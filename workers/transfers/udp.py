@@ -48,6 +48,8 @@ def believable(
         jitter = None
         warnings.append("jitter_implausible")
     lost, packets = total.lost, total.packets
+    if not packets:
+        return UdpCounts(jitter_ms=jitter or None), tuple(warnings)
     known = lost is not None and packets is not None
     wrong = known and (_impossible(total) or any(_row_impossible(row) for row in rows))
     if known and not wrong and received_bytes and datagram:
