@@ -75,7 +75,7 @@ def bar_chart(group: BarGroup, axis: BarAxis, name: str) -> Markup:
     bars = list(reversed(group.bars))
     height = _BAR * len(bars) + 36
     with _drawing(WIDTH, height) as figure:
-        axes = _axes(figure, left=axis.left, right=8, bottom=32, top=4, width=WIDTH, height=height)
+        axes = _axes(figure, left=axis.left, right=14, bottom=32, top=4, width=WIDTH, height=height)
         for place, bar in enumerate(bars):
             _draw_bar(axes, bar, place, divisor)
         axes.set_yticks(range(len(bars)), [_short(bar.label) for bar in bars])
@@ -100,7 +100,7 @@ def timeline_chart(row: MigrationRow, scale: float, name: str) -> Markup:
     height = 150.0
     effect = row.effect
     with _drawing(WIDTH, height) as figure:
-        axes = _axes(figure, left=42, right=8, bottom=32, top=8, width=WIDTH, height=height)
+        axes = _axes(figure, left=42, right=14, bottom=32, top=8, width=WIDTH, height=height)
         start, end = _window(row)
         axes.set_xlim(start, end)
         axes.set_ylim(0, 1.08 * scale / divisor or 1)
