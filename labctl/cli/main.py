@@ -102,7 +102,7 @@ def default_state() -> Path:
     show_default="$XDG_STATE_HOME/labctl or ~/.local/state/labctl",
     help="Folder of the store, reports and logs.",
 )
-@click.version_option(package_name="labctl")
+@click.version_option(package_name="labctl", prog_name="labctl")
 @click.pass_context
 def main(ctx: click.Context, state: Path) -> None:
     """Measures what the network between virtual machines really delivers.

@@ -49,7 +49,7 @@ class Rule:
 def reason(campaign: Campaign, cell: Cell, lab: Lab) -> str:
     """Why the cell can't be run in the lab, in a sentence; empty when it can. For many cells: `planned_cells`."""
     settings = settings_of(campaign, cell)
-    for rule in rules(campaign, lab):
+    for rule in rules(campaign, lab, also=cell.levels):
         why = rule.judge(View(cell.scenario, {name: _read(name, settings, lab) for name in rule.reads}))
         if why:
             return why
@@ -69,9 +69,12 @@ def placements(campaign: Campaign, cell: Cell, lab: Lab) -> tuple[Placement, ...
     return found
 
 
-def rules(campaign: Campaign, lab: Lab) -> tuple[Rule, ...]:
-    """All rules that can speak against a cell of this campaign in this lab, in the order in which they are asked."""
-    names = sorted(_named(campaign))
+def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Rule, ...]:
+    """All rules that can speak against a cell of this campaign in this lab, in the order in which they are asked.
+
+    `also` names settings of cells that the campaign itself doesn't name.
+    """
+    names = sorted({*_named(campaign), *also})
     facts = [name for name in names if name.startswith(FACT_PREFIX)]
     offloads = [name for name in names if name.startswith("offload.")]
     return (
