@@ -232,11 +232,17 @@ class KvmDriver:
             return declared
         with _PROBING:
             if host.uri not in _probed:
-                _probed[host.uri] = self._probe(host, request)
+                shown = self._probe(host, request)
+                if shown is None:
+                    return Accelerator.TCG
+                _probed[host.uri] = shown
             return _probed[host.uri]
 
-    def _probe(self, host: Host, request: VmRequest) -> Accelerator:
-        """KVM if a guest under it answers; /dev/kvm and libvirt may both offer one in which guests hang."""
+    def _probe(self, host: Host, request: VmRequest) -> Accelerator | None:
+        """KVM if a guest under it answers; /dev/kvm and libvirt may both offer one in which guests hang.
+
+        None when the guest could not even be created, which may have another reason: nothing to be remembered.
+        """
         if not self._connections.read(host.name, facts.offers_kvm):
             return Accelerator.TCG
         if request.image.channel is not ChannelKind.QEMU_AGENT:
@@ -263,7 +269,7 @@ class KvmDriver:
             return Accelerator.KVM if self._answers(vm) else Accelerator.TCG
         except LabError as error:
             if error.kind == "create-failed":
-                return Accelerator.TCG
+                return None
             raise
         finally:
             self.destroy(vm)
