@@ -99,7 +99,7 @@ def prepare(channel: Channel, order: RunOrder) -> None:
 
 
 def verify_vm(channel: Channel, asked: Asked, *, timeout: float, guard: Guard) -> Mapping[str, Fact]:
-    """Set MTU and offloads, read everything back, and return it as facts. Waits for the link.
+    """Set MTU and offloads, read everything back, and return it as facts. Waits for the adapter and its link.
 
     Raises `LabError`: `nic-missing`, `nic-mismatch`, `offload-mismatch`, `mtu-mismatch`, `address-missing`, `link-down`,
     `tool-missing`; each says what was asked and what was found.
@@ -107,11 +107,11 @@ def verify_vm(channel: Channel, asked: Asked, *, timeout: float, guard: Guard) -
     deadline = Deadline.after(LINK_SECONDS)
     while True:
         facts = _read_vm(channel, asked, timeout=timeout)
-        _check_adapter(channel.endpoint, asked, facts)
         ready = facts.get("link") == 1 and str(facts.get("address", "")) == asked.address
         if ready or deadline.passed:
             break
-        guard.sleep(0.2)
+        guard.sleep(0.05)
+    _check_adapter(channel.endpoint, asked, facts)
     _check_path(channel.endpoint, asked, facts)
     _check_tool(channel.endpoint, asked.tool, facts)
     return facts
