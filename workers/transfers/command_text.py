@@ -13,6 +13,23 @@ def seconds(command: str) -> float | None:
     return float(match.group(1)) if match else None
 
 
+def interval(command: str) -> float | None:
+    """The seconds between reports asked for by `-i` or `--interval`."""
+    match = re.search(r"(?:^|\s)(?:-i|--interval)[ =]?(\d+(?:\.\d+)?)", command)
+    return float(match.group(1)) if match else None
+
+
+def streams(command: str) -> int | None:
+    """The parallel streams asked for by `-P` or `--parallel`."""
+    match = re.search(r"(?:^|\s)(?:-P|--parallel)[ =]?(\d+)", command)
+    return int(match.group(1)) if match else None
+
+
+def both_ways_at_once(command: str) -> bool:
+    """Whether both directions were asked for at the same time."""
+    return bool(re.search(r"(?:^|\s)(?:--bidir|--full-duplex|-d|--dualtest)(?=\s|$)", command))
+
+
 def port(command: str) -> int | None:
     """The port named by `-p` or `--port`."""
     match = re.search(r"(?:^|\s)(?:-p|--port)[ =]?(\d+)", command)

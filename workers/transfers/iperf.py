@@ -86,7 +86,7 @@ def _common(order: TransferOrder) -> list[str]:
 
 def _runs(text: str, errors: str, *, server: bool, command: str) -> list[Run]:
     if iperf_csv.is_csv(text):
-        return iperf_csv.runs(text, iperf_text.messages(text, errors), server=server, command=command)
+        return iperf_csv.runs(text, errors, iperf_text.messages(text, errors), server=server, command=command)
     return iperf_text.runs(text, errors, server=server)
 
 

@@ -92,7 +92,7 @@ def _run(section: _Section, *, server: bool, command: str) -> Run:
         streams=len(forward.streams) or len(connections) or None,
         requested=command_text.seconds(command),
         error=error_lines(text, "iperf3"),
-        complete=_is_complete(text, ways[0], server=server),
+        complete=_is_complete(text, [way for way in ways if way.rows or way.received], server=server),
         live=True,
     )
 
@@ -114,10 +114,12 @@ def _is_udp(rows: _Rows, command: str) -> bool:
     return any(row.datagrams is not None for row in printed) or bool(re.search(r"\s(-u|--udp)\b", command))
 
 
-def _is_complete(text: str, way: Way, *, server: bool) -> bool:
+def _is_complete(text: str, ways: list[Way], *, server: bool) -> bool:
+    if "iperf Done." in text:
+        return True
     if server:
-        return way.received is not None or way.sent is not None or way.combined is not None
-    return "iperf Done." in text or (way.received is not None and way.sent is not None) or way.combined is not None
+        return all(way.received is not None or way.sent is not None or way.combined is not None for way in ways)
+    return all((way.received is not None and way.sent is not None) or way.combined is not None for way in ways)
 
 
 def _way(rows: _Rows, *, udp: bool, sends: bool) -> Way:

@@ -38,7 +38,7 @@ def is_csv(text: str) -> bool:
     return any(_TIME.match(line.split(",", 1)[0]) and line.count(",") >= 5 for line in text.split("\n"))
 
 
-def runs(text: str, said: str, *, server: bool, command: str) -> list[Run]:
+def runs(text: str, errors: str, said: str, *, server: bool, command: str) -> list[Run]:
     """The run of a CSV output; none when no line is complete. `said` are messages beside it."""
     lines, cut = _lines(text)
     if not lines:
@@ -59,6 +59,7 @@ def runs(text: str, said: str, *, server: bool, command: str) -> list[Run]:
             udp=udp,
             time_decimals=min(one.decimals for one in lines),
             said=said,
+            notes=errors,
             cut=cut,
             counted_streams=counted,
         )
@@ -77,6 +78,7 @@ def _lines(text: str) -> tuple[list[_Line], bool]:
             header = [cell.lower() for cell in cells]
             continue
         if not _TIME.match(cells[0]):
+            cut = cut or (index == len(printed) - 1 and bool(re.match(r"[-+\d:.]+$", cells[0])))
             continue
         line = _line(cells, header)
         unfinished = index == len(printed) - 1 and (line is None or not _agrees(line))

@@ -65,6 +65,8 @@ class Run:
     time_decimals: int = 4
     said: str = ""
     """Error messages beside the rows."""
+    notes: str = ""
+    """All other text beside the rows."""
     cut: bool = False
     version: str | None = None
     warnings: tuple[str, ...] = ()
@@ -96,8 +98,11 @@ class _Way:
 def read(run: Run, capture: Capture, peer: Run | None = None) -> Reading:
     """The reading of a run, with the other side's account of it when there is one."""
     requested = capture.requested_seconds or command_text.seconds(capture.command)
-    sending = _way(run, sends=True, requested=requested)
-    receiving = _way(run, sends=False, requested=requested)
+    # A single row as long as the report interval is the first of several, when more time was asked for.
+    interval = command_text.interval(capture.command)
+    first = 1.05 * interval if interval and requested and requested > 1.5 * interval else 0.0
+    sending = _way(run, sends=True, requested=requested, first=first)
+    receiving = _way(run, sends=False, requested=requested, first=first)
     forward, backward = (receiving, sending) if run.server else (sending, receiving)
     if not forward.streams:
         forward, backward = backward, forward
@@ -108,10 +113,10 @@ def read(run: Run, capture: Capture, peer: Run | None = None) -> Reading:
     return reading
 
 
-def _way(run: Run, *, sends: bool, requested: float | None) -> _Way:
+def _way(run: Run, *, sends: bool, requested: float | None, first: float = 0.0) -> _Way:
     streams = tuple(one for one in run.streams if one.local_sends == sends and (one.rows or one.report))
     finals = [one.rows[-1] for one in streams if one.has_final and one.rows]
-    whole = bool(streams) and len(finals) == len(streams) and _all_final(streams)
+    whole = bool(streams) and len(finals) == len(streams) and _all_final(streams, first=first)
     reports = [one.report for one in streams if one.report is not None]
     repeats, invalid = _retransmits(streams, whole=whole, udp=run.udp)
     return _Way(
@@ -125,12 +130,14 @@ def _way(run: Run, *, sends: bool, requested: float | None) -> _Way:
     )
 
 
-def _all_final(streams: Sequence[Stream]) -> bool:
-    """Whether no stream stops after its first interval row while others have several."""
+def _all_final(streams: Sequence[Stream], *, first: float) -> bool:
+    """Whether no stream stops after its first interval row. `first` is the length up to which a single row is one."""
     most = max(len(one.rows) for one in streams)
     longest = max(one.rows[-1].end - one.rows[-1].start for one in streams if one.rows)
     single = (one.rows[0] for one in streams if len(one.rows) == 1)
-    return most == 1 or all(row.end - row.start > 0.5 * longest for row in single)
+    if most == 1:
+        return longest > first
+    return all(row.end - row.start > 0.5 * longest for row in single)
 
 
 def _together(rows: Sequence[PrintedRow], *, decimals: int) -> Row:
@@ -207,7 +214,7 @@ def _judge(run: Run, way: _Way, peer: _Way | None, requested: float | None, capt
         return replace(base, error_kind=kind, intervals=None, warnings=_unique(warnings))
     if way.series.clock_jumped:
         return _before_the_jump(base, way, _unique(warnings))
-    problem = _problem(run, way, own, other, requested)
+    problem = _problem(run, way, own, other, requested, capture.command)
     chosen = _chosen(run, own, other)
     mismatch = own is not None and other is not None and differ(own.row.end, other.row.end)
     jumped = chosen is not None and runs_too_long(chosen.row.end, capture)
@@ -284,7 +291,7 @@ def _other_figure(way: _Way, peer: _Way | None, own: _Figure | None) -> _Figure 
 
 
 def _problem(
-    run: Run, way: _Way, own: _Figure | None, other: _Figure | None, requested: float | None
+    run: Run, way: _Way, own: _Figure | None, other: _Figure | None, requested: float | None, command: str
 ) -> ErrorKind | None:
     """Why the figures are no complete result, by messages and by what is missing; None when nothing speaks against."""
     found = fault(run.said)
@@ -305,11 +312,20 @@ def _problem(
             return ErrorKind.CONNECTION_LOST
     if own is None:
         return ErrorKind.NO_DATA
-    if way.final is None or run.cut:
+    if way.final is None or run.cut or _misses_streams(run, way, command):
         return ErrorKind.CONNECTION_LOST if way.series.ends_dead else ErrorKind.TRUNCATED_OUTPUT
     if falls_short(own.row.end, requested) and (own.side == "receiver" or way.series.ends_dead) and not run.server:
         return ErrorKind.CONNECTION_LOST
     return None
+
+
+def _misses_streams(run: Run, way: _Way, command: str) -> bool:
+    """Whether rows of fewer streams, or of fewer directions, are there than were asked for."""
+    asked = command_text.streams(command)
+    if asked is not None and (run.counted_streams or len(way.streams)) < asked:
+        return True
+    directions = {one.local_sends for one in run.streams if one.rows}
+    return command_text.both_ways_at_once(command) and len(directions) < 2 and "bind failed" not in run.notes
 
 
 def _chosen(run: Run, own: _Figure | None, other: _Figure | None) -> _Figure | None:

@@ -106,6 +106,7 @@ def _with_messages(found: list[Run], text: str, errors: str, *, server: bool, ud
         udp=udp,
         time_decimals=last.time_decimals,
         said=said,
+        notes=errors,
         cut=cut and "Sent" not in text.rsplit("\n", 1)[-1],
         version=last.version,
         warnings=last.warnings,
