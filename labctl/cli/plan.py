@@ -19,7 +19,7 @@ from labctl.model.campaign import Campaign, PlannedCell
 from labctl.model.lab import Lab
 from labctl.model.settings import Kind, Level, find_setting
 from labctl.plan.estimate import Estimate, estimate, nights
-from labctl.plan.matrix import Counts, planned_cells, refuse_oversize
+from labctl.plan.matrix import Counts, Matrix, planned_cells, refuse_oversize
 from labctl.spec.cross_check import load_both
 
 _DAY = 24 * 60
@@ -50,12 +50,13 @@ def plan(campaign: Path, lab_file: Path, as_json: bool, max_runs: int | None, sh
     checked, lab = load_both(campaign, lab_file)
     if max_runs is not None:
         checked = replace(checked, max_runs=max_runs)
+    matrix = Matrix(checked, lab)
     found = Plan(
         campaign=checked,
         lab=lab,
-        counts=refuse_oversize(checked, lab),
-        estimate=estimate(checked, lab),
-        cells=tuple(islice(planned_cells(checked, lab), shown)),
+        counts=refuse_oversize(checked, lab, matrix=matrix),
+        estimate=estimate(checked, lab, matrix=matrix),
+        cells=tuple(islice(planned_cells(checked, lab, matrix=matrix), shown)),
         window=seconds,
     )
     if as_json:

@@ -57,11 +57,12 @@ def run_seconds(campaign: Campaign, cell: Cell, *, costs: Costs | None = None) -
     return _run_seconds(campaign, cell.scenario, seconds, warmup, costs or Costs())
 
 
-def estimate(campaign: Campaign, lab: Lab, *, costs: Costs | None = None) -> Estimate:
-    """How long all runs of the campaign take in the lab, one after the other."""
+def estimate(campaign: Campaign, lab: Lab, *, costs: Costs | None = None, matrix: Matrix | None = None) -> Estimate:
+    """How long all runs of the campaign take in the lab, one after the other. With its `matrix` it is judged once."""
+    tally = (matrix or Matrix(campaign, lab)).tally("seconds", "warmup_seconds")
     runs: dict[Scenario, int] = {}
     total: dict[Scenario, float] = {}
-    for (scenario, (seconds, warmup)), cells in Matrix(campaign, lab).tally("seconds", "warmup_seconds").items():
+    for (scenario, (seconds, warmup)), cells in tally.items():
         assert isinstance(seconds, float)
         assert isinstance(warmup, float)
         here = cells * campaign.repeats

@@ -38,6 +38,10 @@ CHUNK = 2**21
 """So many combinations are judged at once; it bounds the memory (some ten bytes each)."""
 
 
+KEPT_BYTES = 2**26
+"""A matrix keeps its verdicts up to this size, for the next question."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """How large a matrix is. `runs` counts those of applicable cells, with all replicates."""
@@ -48,14 +52,15 @@ class Counts:
     runs: int
 
 
-def count(campaign: Campaign, lab: Lab) -> Counts:
+def count(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = None) -> Counts:
     """How many cells and runs the campaign has in the lab, and why others have none.
 
-    Raises `SpecError` when the matrix is too large to be counted.
+    With a `matrix` of the same campaign and lab nothing is judged twice. Raises `SpecError` when the matrix is too large
+    to be counted.
     """
     by_reason: Counter[str] = Counter()
     applicable = 0
-    for verdict in Matrix(campaign, lab).verdicts():
+    for verdict in (matrix or Matrix(campaign, lab)).verdicts():
         applicable += verdict.applicable
         by_reason += verdict.by_reason
     cells = applicable + by_reason.total()
@@ -73,9 +78,9 @@ def cells(campaign: Campaign) -> Iterator[Cell]:
         yield from (verdict.product.cell(int(index)) for index in verdict.indices(applicable=True))
 
 
-def planned_cells(campaign: Campaign, lab: Lab) -> Iterator[PlannedCell]:
+def planned_cells(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = None) -> Iterator[PlannedCell]:
     """All cells of the campaign, each once, in the order of `cells`, with the reasons of those not applicable. Lazy."""
-    for verdict in Matrix(campaign, lab).verdicts():
+    for verdict in (matrix or Matrix(campaign, lab)).verdicts():
         for index, reason in verdict.reasons():
             yield PlannedCell(cell=verdict.product.cell(index), reason=reason)
 
@@ -93,9 +98,9 @@ def block_order(campaign: Campaign, cells: int, replicate: int) -> array[int]:
     return order
 
 
-def refuse_oversize(campaign: Campaign, lab: Lab) -> Counts:
+def refuse_oversize(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = None) -> Counts:
     """Raises `SpecError` when the campaign has more runs than its `max_runs`, or none at all; else its counts."""
-    counts = count(campaign, lab)
+    counts = count(campaign, lab, matrix=matrix)
     if counts.runs > campaign.max_runs:
         raise SpecError(
             f"The campaign {campaign.name} has {counts.runs:,} runs; the cap is {campaign.max_runs:,}. "
@@ -202,6 +207,7 @@ class Matrix:
         self._lab = lab
         self._rules = rules(campaign, lab) if lab is not None else ()
         self._texts: dict[str, int] = {}
+        self._kept: tuple[Verdict, ...] | None = None
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
@@ -219,10 +225,24 @@ class Matrix:
         return (*main, *included)
 
     def verdicts(self) -> Iterator[Verdict]:
-        """The verdict on every product, the large ones in parts. Raises `SpecError` when one is too large to judge."""
+        """The verdict on every product, the large ones in parts; they are kept when they are small enough together.
+
+        Raises `SpecError` when a product is too large to judge.
+        """
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[Verdict] = []
+        size = 0
         for number, product in enumerate(self.products):
             earlier = [other for other in self.products[:number] if _may_share_cells(product, other)]
-            yield from self._judge(product, earlier)
+            for verdict in self._judge(product, earlier):
+                size += verdict.codes.nbytes
+                if size <= KEPT_BYTES:
+                    kept.append(verdict)
+                yield verdict
+        if size <= KEPT_BYTES:
+            self._kept = tuple(kept)
 
     def tally(self, *names: str) -> Counter[tuple[Scenario, tuple[Readable, ...]]]:
         """How many applicable cells there are by scenario and the resolved values of the named settings."""

@@ -309,13 +309,14 @@ exclude:
 SCRIPT = """\
 import resource, sys
 from labctl.plan.estimate import estimate
-from labctl.plan.matrix import count
+from labctl.plan.matrix import Matrix, count
 from labctl.spec.campaign import parse_campaign
 from labctl.spec.lab import parse_lab
 lab = parse_lab("lab: two\\nembedded: {hosts: [a, b]}\\n")
 campaign = parse_campaign(sys.stdin.read())
-counts = count(campaign, lab)
-estimate(campaign, lab)
+matrix = Matrix(campaign, lab)
+counts = count(campaign, lab, matrix=matrix)
+estimate(campaign, lab, matrix=matrix)
 print(counts.cells, counts.applicable, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
