@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from labctl.report import units
-from labctl.report.data import NO_VM, Bar, BarGroup, MigrationRow
+from labctl.report.data import NO_VM, Bar, BarGroup, MigrationRow, figures_of
 
 WIDTH = 330.0
 """Width of every drawing in points, chosen so that its text is legible on a phone."""
@@ -76,8 +76,7 @@ def bar_chart(group: BarGroup, axis: BarAxis, name: str) -> Markup:
     height = _BAR * len(bars) + 36
     with _drawing(WIDTH, height) as figure:
         axes = _axes(figure, left=axis.left, right=14, bottom=32, top=4, width=WIDTH, height=height)
-        for place, bar in enumerate(bars):
-            _draw_bar(axes, bar, place, divisor)
+        _draw_bars(axes, bars, divisor)
         axes.set_yticks(range(len(bars)), [_short(bar.label) for bar in bars])
         axes.tick_params(axis="y", length=0, labelcolor=_SENTINELS["ink"])
         axes.set_xlim(0, axis.end / divisor or 1)
@@ -145,33 +144,44 @@ def timeline_scale(rows: Sequence[MigrationRow]) -> float:
     return max((point.bits_per_second for row in rows for point in row.points), default=0.0)
 
 
-def _draw_bar(axes: Axes, bar: Bar, place: int, divisor: float) -> None:
-    summary = bar.row.summary
-    if summary.mean is None:
-        axes.text(0, place, " no figure", va="center", fontsize=_FONT - 0.5, color=_SENTINELS["muted"], style="italic")
-        return
+def _draw_bars(axes: Axes, bars: Sequence[Bar], divisor: float) -> None:
     ink = _SENTINELS["ink"]
-    axes.barh(place, summary.mean / divisor, height=0.56, color=_SENTINELS[colour_name(bar.label)], zorder=2)
-    if summary.low is not None and summary.high is not None:
-        low, high = max(0.0, summary.low) / divisor, summary.high / divisor
-        axes.plot([low, high], [place, place], color=ink, linewidth=1.2, solid_capstyle="butt", zorder=4)
-        axes.plot([low, high], [place, place], color=ink, marker="|", markersize=6, linestyle="none", zorder=4)
-    figures = [run.bits_per_second / divisor for run in bar.row.runs if run.bits_per_second is not None]
-    spread = [place + 0.17 * (1 if index % 2 else -1) for index in range(len(figures))]
+    placed = [(place, bar, bar.row.summary) for place, bar in enumerate(bars)]
+    axes.barh(
+        range(len(bars)),
+        [(summary.mean or 0.0) / divisor for _, _, summary in placed],
+        height=0.56,
+        color=[_SENTINELS[colour_name(bar.label)] for bar in bars],
+        zorder=2,
+    )
+    bounds = [
+        (place, max(0.0, summary.low) / divisor, summary.high / divisor)
+        for place, _, summary in placed
+        if summary.low is not None and summary.high is not None
+    ]
+    places, lows, highs = ([one[i] for one in bounds] for i in range(3))
+    axes.hlines(places, lows, highs, color=ink, linewidth=1.2, zorder=4)
+    axes.plot(lows + highs, places * 2, color=ink, marker="|", markersize=6, linestyle="none", zorder=4)
+    dots = [
+        (figure / divisor, place + (0.17 if index % 2 else -0.17))
+        for place, bar in enumerate(bars)
+        for index, figure in enumerate(figures_of(bar.row))
+    ]
     axes.plot(
-        figures, spread, linestyle="none", marker="o", markersize=3.4, zorder=5,
+        [x for x, _ in dots], [y for _, y in dots], linestyle="none", marker="o", markersize=3.4, zorder=5,
         markerfacecolor=_SENTINELS["paper"], markeredgecolor=ink, markeredgewidth=0.8,
     )  # fmt: skip
-    axes.annotate(
-        units.rate(summary.mean),
-        (_top(bar) / divisor, place),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=_FONT,
-        color=ink,
-        zorder=6,
-    )
+    for place, bar, summary in placed:
+        told = summary.mean is not None
+        axes.annotate(
+            units.rate(summary.mean) if told else "no figure",
+            (_top(bar) / divisor, place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=ink if told else _SENTINELS["muted"],
+            zorder=6,
+        )
 
 
 def _top(bar: Bar) -> float:

@@ -22,6 +22,8 @@ from labctl.report.facts import FactRow, Spread
 from labctl.report.failures import FAULT_MEANS
 from labctl.report.migration_words import MigrationWords, words_of
 
+MOST_BAR_CHARTS = 80
+"""So many groups of bars get a chart; the table holds all cells."""
 MOST_TIMELINES = 60
 """So many migrations get a chart; the table holds all of them."""
 
@@ -85,7 +87,7 @@ def _bar_panels(report: Report) -> list[BarPanel]:
             chart=bar_chart(group, bar_axis([group]) if group.control else shared, f"bars{index}"),
             own_axis=group.control and len(report.bars) > 1,
         )
-        for index, group in enumerate(report.bars)
+        for index, group in enumerate(report.bars[:MOST_BAR_CHARTS])
     ]
 
 
