@@ -54,8 +54,8 @@ PROBE_IMAGE = "probe"
 """The name of the image of the probe guest."""
 
 PROBE_COMMAND_LINE = (
-    "quiet loglevel=1 panic=-1 net.ifnames=0 tsc=reliable no_timer_check mitigations=off cryptomgr.notests "
-    "random.trust_cpu=on audit=0 apparmor=0 selinux=0 raid=noautodetect 8250.nr_uarts=1 i8042.noaux i8042.nopnp"
+    "quiet loglevel=1 panic=-1 net.ifnames=0 tsc=reliable no_timer_check cryptomgr.notests rodata=off "
+    "initcall_blacklist=init_kprobe_trace,tracer_init_tracefs"
 )
 """Kernel command line of the probe guest; what a VM needs beyond it is the hypervisor driver's to add."""
 
