@@ -169,7 +169,7 @@ class _Reader:
     def __init__(self, text: str, start: int) -> None:
         self._text = text
         self._at = start
-        self._token = start
+        self._last_string = start
         self._repairs: set[str] = set()
 
     def read(self) -> _Attempt:
@@ -181,7 +181,8 @@ class _Reader:
         except _CutError:
             cut, end = True, len(self._text)
         except _MalformedError:
-            end = self._token + 1
+            # The next document may have begun inside what looked like the last string of this one.
+            end = self._last_string + 1
         return _Attempt(root=root, end=end, cut=cut, repairs=self._repairs)
 
     def _peek(self) -> str:
@@ -189,7 +190,6 @@ class _Reader:
         self._at = match.end() if match else self._at
         if self._at >= len(self._text):
             raise _CutError
-        self._token = self._at
         return self._text[self._at]
 
     def _object(self, members: Members, depth: int) -> None:
@@ -232,7 +232,6 @@ class _Reader:
             raise _MalformedError
         if first == "{":
             if inside != "server_output_json" and _NEW_DOCUMENT.match(self._text, self._at):
-                self._token -= 1
                 raise _MalformedError
             members = Members([], complete=False)
             keep(members)
@@ -247,7 +246,8 @@ class _Reader:
             keep(self._scalar(in_object=bool(inside)))
 
     def _string(self) -> str:
-        self._peek()
+        if self._peek() == '"':
+            self._last_string = self._at
         match = _STRING.match(self._text, self._at)
         if match is None:
             self._refuse()
