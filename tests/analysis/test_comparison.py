@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_agrees_with_welchs_test_on_logarithms_when_the_spread_is_small() -> Non
     assert (ratio.low, ratio.high) == pytest.approx((np.exp(welch.low), np.exp(welch.high)), rel=1e-3)
 
 
-def _cells(*levels: dict[str, Level]) -> tuple[CellRecord, ...]:
+def _cells(*levels: Mapping[str, Level]) -> tuple[CellRecord, ...]:
     return tuple(cell_record(one, position) for position, one in enumerate(levels))
 
 

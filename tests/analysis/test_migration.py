@@ -30,7 +30,8 @@ def _timeline(
     intervals: Sequence[Interval], *migrations: MigrationResult, ok: bool = True, **other: object
 ) -> TransferTimeline:
     content = reading(RATE if ok else None, intervals, ok=ok, error_kind=None if ok else ErrorKind.CONNECTION_LOST)
-    return timeline(transfer(1, content, **other), migrations or (migration(ZERO, start=5.0, total=3.0),))
+    made = transfer(1, content, **other)  # type: ignore[arg-type]
+    return timeline(made, migrations or (migration(ZERO, start=5.0, total=3.0),))
 
 
 def _effect(intervals: Sequence[Interval], *migrations: MigrationResult, **other: object) -> MigrationEffect:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -316,7 +316,7 @@ def published_campaign() -> Campaign:
     )
 
 
-def cell_record(levels: dict[str, Level], position: int = 0, *, reason: str = "") -> CellRecord:
+def cell_record(levels: Mapping[str, Level], position: int = 0, *, reason: str = "") -> CellRecord:
     return CellRecord(id=Cell(levels=levels).id, levels=levels, applicable=not reason, reason=reason, position=position)
 
 

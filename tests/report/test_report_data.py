@@ -127,7 +127,7 @@ def test_one_run_a_cell_has_no_interval_and_calls_nothing_real() -> None:
 def _two_cells(first: list[float], second: list[float]) -> CampaignRecord:
     campaign = demo_campaign(scenarios=(Scenario.SAME_HOST,), factors={"nic_model": ("virtio", "igb")}, baseline={})
     cells = [cell_record({"scenario": "same-host", "nic_model": model}, i) for i, model in enumerate(("virtio", "igb"))]
-    runs = []
+    runs: list[RunRecord] = []
     for cell, rates in zip(cells, (first, second), strict=True):
         for replicate, rate in enumerate(rates, start=1):
             result = ok_result(random.Random(1), dict(cell.levels))
