@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,20 +25,16 @@ COMMAND_LINE = " ".join(
     (
         "quiet",
         "loglevel=1",
+        # A guest that panics ends instead of hanging: QEMU must be told not to reboot.
         "panic=-1",
         "net.ifnames=0",
+        # A busy machine must not make the kernel distrust its timers.
         "tsc=reliable",
         "no_timer_check",
-        "mitigations=off",
+        # A faster boot; the package's description has the figures.
         "cryptomgr.notests",
-        "random.trust_cpu=on",
-        "audit=0",
-        "apparmor=0",
-        "selinux=0",
-        "raid=noautodetect",
-        "8250.nr_uarts=1",
-        "i8042.noaux",
-        "i8042.nopnp",
+        "rodata=off",
+        "initcall_blacklist=init_kprobe_trace,tracer_init_tracefs",
     )
 )
 """The kernel command line to which the words of `init.c` may be added."""
@@ -49,7 +45,8 @@ NIC_MODULES = ("virtio_net", "e1000", "e1000e", "8139cp", "vmxnet3", "igb")
 AGENT_MODULES = ("virtio_pci", "virtio_console")
 """Drivers of the guest agent's channel."""
 
-OPTIONAL_MODULES = ("virtio_rng",)
+OTHER_MODULES = ("virtio_rng",)
+"""A source of random numbers, if the guest is given one: else SSH waits some seconds for the first."""
 
 _BUSES = ("pci:", "virtio:")
 _SOURCES = ("build.py", "cpio.py", "init.c", "kernel.py", "packages.py")
@@ -109,7 +106,7 @@ def build(cache: Path, *, progress: Callable[[str], None], refresh: bool = False
             return found
         with tempfile.TemporaryDirectory(dir=_images(cache), prefix=".new-") as folder:
             image = _assemble(inputs, Path(folder), progress)
-        _remove_old(cache, keep=image)
+        _remove_old(cache, keep={one.content_id for one in (found, image) if one})
     progress(f"The probe guest's image is ready: {image.content_id}.")
     return image
 
@@ -188,10 +185,10 @@ def _drivers(unpacked: Path) -> Mapping[str, cpio.Entry]:
     built_in = frozenset(
         kernel.module_name(Path(line)) for line in _only(tree, "*/modules.builtin").read_text().splitlines()
     )
-    wanted = (*AGENT_MODULES, *NIC_MODULES, *OPTIONAL_MODULES)
+    wanted = (*AGENT_MODULES, *NIC_MODULES, *OTHER_MODULES)
     modules = kernel.modules_with_dependencies(tree, wanted, built_in=built_in)
     lines = [
-        " ".join(("agent" if name in AGENT_MODULES else "nic", alias, *kernel.load_order(name, modules)))
+        " ".join(("agent" if name in AGENT_MODULES else "other", alias, *kernel.load_order(name, modules)))
         for name in wanted
         if name in modules
         for alias in modules[name].aliases
@@ -244,10 +241,13 @@ def _sha256(*paths: Path) -> str:
     return total.hexdigest()
 
 
-def _remove_old(cache: Path, *, keep: ProbeImage) -> None:
-    """Remove all images but this one and what builders that were killed have left."""
+def _remove_old(cache: Path, *, keep: Set[str]) -> None:
+    """Remove all images but these, and what builders that were killed have left.
+
+    The image before the newest is kept: a guest that was started from it may still have to be migrated.
+    """
     for folder in _images(cache).iterdir():
-        if folder.is_dir() and not folder.is_symlink() and folder.name != keep.content_id:
+        if folder.is_dir() and not folder.is_symlink() and folder.name not in keep:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -8,6 +8,9 @@
  *   labctl.hostname=NAME
  *   labctl.ssh_key=BASE64          a line for authorized_keys; starts the SSH server, with a host key made now
  *
+ * /run/ready appears when the drivers are loaded and the network is set up; the guest agent answers earlier.
+ * Devices plugged in later are found, too.
+ *
  * /lib/drivers says which modules a device needs: `stage pattern module...`, in the order of loading.
  * Stage `agent` is what the guest agent's channel needs and is loaded first.
  */
@@ -40,6 +43,8 @@
 
 #define AGENT_PORT "org.qemu.guest_agent.0"
 #define AGENT_NODE "/dev/virtio-ports/" AGENT_PORT
+#define PORT_CLASS "/sys/class/virtio-ports"
+#define READY "/run/ready"
 #define HOST_KEY "/etc/dropbear/dropbear_ed25519_host_key"
 #define PORT_WAIT_MS 1000
 #define RESTART_PAUSE_MS 500
@@ -71,14 +76,17 @@ static unsigned configured_index;
 
 static void complain(const char *format, ...)
 {
-    char text[512];
+    char text[512] = "<3>labctl: "; /* 3: an error, as in syslog */
+    size_t used = strlen(text);
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    used += (size_t)vsnprintf(text + used, sizeof text - used - 1, format, args);
     va_end(args);
+    strcpy(text + (used < sizeof text - 2 ? used : sizeof text - 2), "\n"); /* without it readers wait for more */
     int fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
     if (fd >= 0) {
-        dprintf(fd, "<3>labctl: %s\n", text);
+        if (write(fd, text, strlen(text)) < 0)
+            perror("/dev/kmsg");
         close(fd);
     }
 }
@@ -254,9 +262,9 @@ static bool name_agent_port(void)
     char path[512], name[128];
     struct dirent *entry;
     bool found = false;
-    DIR *directory = opendir("/sys/class/virtio-ports");
+    DIR *directory = opendir(PORT_CLASS);
     while (directory && !found && (entry = readdir(directory))) {
-        snprintf(path, sizeof path, "/sys/class/virtio-ports/%s/name", entry->d_name);
+        snprintf(path, sizeof path, PORT_CLASS "/%s/name", entry->d_name);
         if (*entry->d_name == '.' || !read_line(path, name, sizeof name) || strcmp(name, AGENT_PORT))
             continue;
         snprintf(path, sizeof path, "/dev/%s", entry->d_name);
@@ -443,6 +451,19 @@ static void drain(int fd)
         ;
 }
 
+/* The port comes a moment after its driver; without the driver there will be none. */
+static void wait_for_agent_port(int uevents)
+{
+    long long until = now_ms() + PORT_WAIT_MS;
+    while (!access(PORT_CLASS, F_OK) && !agent->wanted && now_ms() < until) {
+        drain(uevents);
+        start_agent_if_possible();
+        struct pollfd wait_for = {.fd = uevents, .events = POLLIN};
+        if (!agent->wanted)
+            poll(&wait_for, 1, PORT_WAIT_MS / 20);
+    }
+}
+
 static void look_after_everything(int uevents, int signals)
 {
     for (;;) {
@@ -474,14 +495,10 @@ int main(void)
 
     int signals = open_signals(), uevents = open_uevents();
     load_drivers("agent");
-    for (long long until = now_ms() + PORT_WAIT_MS; !agent->wanted && now_ms() < until;) {
-        start_agent_if_possible();
-        struct pollfd wait_for = {.fd = uevents, .events = POLLIN};
-        if (!agent->wanted && poll(&wait_for, 1, 50) > 0)
-            drain(uevents);
-    }
+    wait_for_agent_port(uevents);
     load_drivers(NULL);
     configure_network();
     start_ssh_if_asked();
+    write_file(READY, "", 0, 0644);
     look_after_everything(uevents, signals);
 }

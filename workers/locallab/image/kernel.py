@@ -46,9 +46,13 @@ def vmlinux(image: bytes) -> bytes:
         raise _unusable("The kernel image is not a bzImage.")
     offset, length = struct.unpack_from("<II", image, _PAYLOAD_OFFSET)
     start = (image[_SETUP_SECTORS] + 1) * _SECTOR + offset
-    kernel = decompress(image[start : start + length])
+    payload = image[start : start + length]
+    kernel = decompress(payload)
     if not kernel.startswith(_ELF_MAGIC):
         raise _unusable("The payload of the kernel image is not an ELF file.")
+    # The kernel's build puts the size behind the compressed stream, least significant byte first.
+    if kernel is not payload and struct.unpack("<I", payload[-4:])[0] != len(kernel):
+        raise _unusable("The payload of the kernel image is damaged.")
     return kernel
 
 
