@@ -618,6 +618,13 @@ class Store:
             for row in rows
         )
 
+    def span(self, campaign_id: int) -> tuple[float, float]:
+        """When the first VM of a campaign was created and when its last attempt ended."""
+        with reading(self._engine) as db:
+            first = db.execute(select(func.min(vms.c.created)).where(vms.c.campaign_id == campaign_id)).scalar()
+            last = db.execute(select(func.max(attempts.c.ended)).where(attempts.c.campaign_id == campaign_id)).scalar()
+        return first or 0.0, last or 0.0
+
     # VMs
 
     def record_vm(
