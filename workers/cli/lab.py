@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from labctl.errors import SpecError
 from labctl.model.lab import Lab
+from workers.check import check_members
 from workers.locallab import embedded
 
 DEFAULT_LAB = Path("configs/labs/local.yaml")
@@ -57,6 +59,26 @@ def status(context: click.Context, lab_file: Path | None, as_json: bool) -> None
     found = embedded.status(_load(lab_file))
     click.echo(_as_json(found) if as_json else _as_text(found))
     if not found.up:
+        context.exit(3)
+
+
+@lab.command()
+@_LAB_FILE
+@click.option("--json", "as_json", is_flag=True, help="The same facts for programs.")
+@click.pass_context
+def check(context: click.Context, lab_file: Path | None, as_json: bool) -> None:
+    """Connect to every host and machine; list facts, and what to do where one can't be used. Exit code 3 then."""
+    found = check_members(_load(lab_file))
+    if as_json:
+        click.echo(json.dumps([asdict(item) for item in found], indent=2))
+    else:
+        for item in found:
+            click.echo(f"{item.name:<12} {item.way:<16} {item.problem or 'ok'}")
+            if item.todo:
+                click.echo(f"{'':<29} what to do: {item.todo}")
+            for name, value in item.facts.items():
+                click.echo(f"{'':<29} {name} = {value}")
+    if any(item.problem for item in found):
         context.exit(3)
 
 
