@@ -129,8 +129,9 @@ def qemu_command(
     command += ["-append", f"{image.command_line} {words}"]
     command += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,path={agent},server=on,wait=off"]
     command += ["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
+    command += ["-netdev", f"user,id=net{forward}", "-qmp", f"unix:{agent.with_name('monitor')},server=on,wait=off"]
     if nic:
-        command += ["-netdev", f"user,id=net{forward}", "-device", f"{nic},netdev=net,rombar=0"]
+        command += ["-device", f"{nic},netdev=net,rombar=0"]
     return command
 
 
@@ -177,6 +178,17 @@ def test_without_a_nic_the_agent_answers(probe_image: ProbeImage, tmp_path: Path
     with booted(probe_image, tmp_path, nic=None) as running:
         running.wait_until_ready()
         assert running.output("ls /sys/class/net") == "lo"
+
+
+def test_a_nic_that_is_plugged_in_later_is_set_up(probe_image: ProbeImage, tmp_path: Path) -> None:
+    with booted(probe_image, tmp_path, nic=None, machine="pc", words=f"labctl.address={ADDRESS}/24") as running:
+        running.wait_until_ready()
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.connect(str(tmp_path / "monitor"))
+            plug = {"execute": "device_add", "arguments": {"driver": "e1000", "netdev": "net", "id": "late"}}
+            monitor.sendall(json.dumps({"execute": "qmp_capabilities"}).encode() + json.dumps(plug).encode())
+            running.output("while ! ip address show eth0 2>&1 | grep -q inet; do sleep 0.1; done")
+        assert "1 packets received" in running.output(f"ping -c 1 -W 10 {GATEWAY}")
 
 
 def test_the_words_of_the_command_line_are_followed(guest: Guest) -> None:

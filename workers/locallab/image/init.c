@@ -76,16 +76,16 @@ static unsigned configured_index;
 
 static void complain(const char *format, ...)
 {
-    char text[512] = "<3>labctl: "; /* 3: an error, as in syslog */
-    size_t used = strlen(text);
+    char text[448], line[512];
     va_list args;
     va_start(args, format);
-    used += (size_t)vsnprintf(text + used, sizeof text - used - 1, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    strcpy(text + (used < sizeof text - 2 ? used : sizeof text - 2), "\n"); /* without it readers wait for more */
+    /* 3: an error, as in syslog. Readers see a line when it has ended. */
+    snprintf(line, sizeof line, "<3>labctl: %s\n", text);
     int fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
     if (fd >= 0) {
-        if (write(fd, text, strlen(text)) < 0)
+        if (write(fd, line, strlen(line)) < 0)
             perror("/dev/kmsg");
         close(fd);
     }
@@ -178,11 +178,13 @@ static void load_module(const char *name)
 /* Loads what `modalias` needs, if it is of that stage (NULL: any). A line that was used is blanked: once is enough. */
 static void load_for(const char *modalias, const char *stage)
 {
-    static char table[16384];
+    static char table[65536];
     static ssize_t size = -1;
     if (size < 0) {
         int fd = open("/lib/drivers", O_RDONLY | O_CLOEXEC);
         size = fd < 0 ? 0 : read(fd, table, sizeof table - 1);
+        if (size <= 0 || size == sizeof table - 1)
+            complain("cannot read all of /lib/drivers");
         close(fd);
     }
     for (char *line = table; line < table + size; line += strcspn(line, "\n") + 1) {
