@@ -99,7 +99,7 @@ def transfer(
             elapsed=ended.elapsed,
         )
     )
-    zero, uncertainty = _zero(ended, reading)
+    zero, uncertainty = time_zero(ended, reading)
     result = TransferResult(
         index=index,
         counted=counted,
@@ -123,7 +123,7 @@ def transfer(
         ("server.stderr", ended.server[1]),
     ):
         journal.keep(f"transfer-{index}/{name}", content)
-    _judge(result, ended, who, migrated=event is not None)
+    judge(result, ended, who, migrated=event is not None)
     return result
 
 
@@ -217,7 +217,7 @@ def _offset(endpoint: Endpoint, order: RunOrder) -> ClockOffset:
     return endpoint.channel.clock(timeout=order.timeouts.command)
 
 
-def _zero(ended: Ended, reading: Reading) -> tuple[float | None, float | None]:
+def time_zero(ended: Ended, reading: Reading) -> tuple[float | None, float | None]:
     """When the tool's clock showed 0, by the worker's clock: between the start of the client and the latest start that
     leaves room for the whole transfer before the client's end was seen. The middle, and half the width."""
     last = reading.intervals[-1].end if reading.intervals else reading.seconds
@@ -227,7 +227,7 @@ def _zero(ended: Ended, reading: Reading) -> tuple[float | None, float | None]:
     return ended.started + slack / 2, slack / 2
 
 
-def _judge(result: TransferResult, ended: Ended, who: Roles, *, migrated: bool) -> None:
+def judge(result: TransferResult, ended: Ended, who: Roles, *, migrated: bool) -> None:
     """Raise when the transfer holds no whole figure, by whose fault it is."""
     reading = result.reading
     if reading.ok and not reading.partial:
