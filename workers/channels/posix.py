@@ -498,10 +498,15 @@ supervise() {  # seconds_to_live, command; sets pid and code; the command's stdi
     pid=$!
     exec 3<&-
     (
-        trap '[ "$!" = "$pid" ] || kill -KILL "$!"; exit' TERM  # not TERM: a child that isn't sleep yet may ignore it
+        # KILL, because a child that has not become sleep yet may lose a TERM.
+        go='[ "$!" = "$pid" ] || kill -KILL "$!"; exit'
+        trap "$go" TERM
         sleep "$life" &
         wait "$!"
+        trap '' TERM  # whoever collects the result now must not stop us before all its children have ended
         end_job
+        trap "$go" TERM
+        [ -d "$dir" ] || exit
         sleep 60 &
         wait "$!"
         rm -rf "$dir"
@@ -531,8 +536,10 @@ deliver() {  # state; prints the report and the output; fails when there is too 
 }
 
 forget() {
-    read -r watchdog <"$dir/watchdog" && kill "$watchdog"
+    watchdog=
+    read -r watchdog <"$dir/watchdog"
     rm -rf "$dir"
+    [ -z "$watchdog" ] || kill "$watchdog"
 } 2>/dev/null
 """
 
@@ -568,7 +575,10 @@ if [ "$port" != - ] && listening; then
 fi
 mkdir -m 700 "$dir" || exit
 exec 3</dev/null
-supervise "$life" "$@" </dev/null >/dev/null 2>&1 &
+(
+    exec </dev/null >/dev/null 2>&1  # a redirection of the function would keep the old descriptors open beside
+    supervise "$life" "$@"
+) &
 exec 3<&-
 for pause in 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 1 1; do
     [ ! -s "$dir/pid" ] || break

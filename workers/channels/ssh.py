@@ -1,4 +1,9 @@
-"""Commands and files on a machine by SSH: keys only, host keys always checked, deadlines on everything."""
+"""Commands and files on a machine by SSH: keys only, host keys always checked, deadlines on everything.
+
+Connections are kept and used again, but by one command at a time; commands that run at once have connections of their
+own. Dropbear 2022.82 to 2024.85 closes a new channel when another command of the connection ends at that moment, and
+may start the new command all the same (dropbear issue 321, measured with 2022.83).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,12 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import paramiko
 
-from labctl.errors import AttemptCancelled
 from labctl.model.lab import SshAccess
 from labctl.model.result import ClockOffset
 from workers.channels.base import ChannelError
@@ -28,6 +33,9 @@ CONNECT_SECONDS = 10.0
 
 OPEN_SECONDS = 20.0
 """How long the other side may take to open a channel in a connection that is there."""
+
+LINE_BYTES = 8000
+"""Longest command line; a longer one is put into a file first. Dropbear takes 9000 (MAX_CMD_LEN), Linux 131071."""
 
 KEEPALIVE_SECONDS = 15
 LOST_SECONDS = 20
@@ -60,8 +68,9 @@ class SshChannel(PosixChannel):
         super().__init__(endpoint=endpoint, guard=guard)
         self._access = access
         self._via = via
-        self._client: paramiko.SSHClient | None = None
-        self._connecting = threading.Lock()
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._busy: list[_Connection] = []
 
     def wait_ready(self, *, timeout: float) -> float:
         """See `Channel.wait_ready`. A refusal (host key, authentication) is raised at once."""
@@ -80,11 +89,10 @@ class SshChannel(PosixChannel):
     def clock(self, *, timeout: float) -> ClockOffset:
         """See `Channel.clock`. A sample is one line each way in a channel that is open already."""
         deadline = Deadline.after(timeout)
-        session = self._session(_CLOCK_SCRIPT, [], deadline, self._guard)
-        try:
+        with self._session(_CLOCK_SCRIPT, [], deadline, self._guard) as session:
             samples = [self._clock_sample(session, deadline) for _ in range(CLOCK_SAMPLES)]
-        finally:
-            session.close()
+            session.shutdown_write()
+            self._await_status(session, deadline, self._guard)
         return min(samples, key=lambda sample: sample.uncertainty)
 
     def _clock_sample(self, session: paramiko.Channel, deadline: Deadline) -> ClockOffset:
@@ -121,13 +129,11 @@ class SshChannel(PosixChannel):
         quiet: float = 0.0,  # noqa: ARG002
     ) -> Spoken:
         """See `PosixChannel._execute`. The other side speaks by itself, so `quiet` is kept in any case."""
-        session = self._session(script, arguments, deadline, guard)
-        try:
-            return self._converse(session, memoryview(stdin), deadline, guard)
-        except (OSError, EOFError, paramiko.SSHException) as error:
-            raise self._unreachable("the connection was lost", str(error)) from error
-        finally:
-            session.close()
+        with self._session(script, arguments, deadline, guard) as session:
+            try:
+                return self._converse(session, memoryview(stdin), deadline, guard)
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                raise self._unreachable("the connection was lost", str(error)) from error
 
     def _converse(self, session: paramiko.Channel, stdin: memoryview, deadline: Deadline, guard: Guard) -> Spoken:
         """Send all input and take all output, each as far as the other side is ready for it."""
@@ -152,15 +158,18 @@ class SshChannel(PosixChannel):
             if not received:
                 break
             stdout += received
-        while not session.status_event.wait(POLL):
-            guard.check()
-            if deadline.passed:
-                raise self._overdue()
+        self._await_status(session, deadline, guard)
         while received := session.recv_stderr(CHUNK_BYTES) if session.recv_stderr_ready() else b"":
             stderr += received
         if session.exit_status < 0:
             raise self._unreachable("the connection was lost, or the command's launcher was killed", "")
         return Spoken(exit_code=session.exit_status, stdout=bytes(stdout), stderr=bytes(stderr))
+
+    def _await_status(self, session: paramiko.Channel, deadline: Deadline, guard: Guard) -> None:
+        while not session.status_event.wait(POLL):
+            guard.check()
+            if deadline.passed:
+                raise self._overdue()
 
     def _read(self, path: str, *, deadline: Deadline, guard: Guard) -> bytes:
         spoken = self._execute(_READ_SCRIPT, [path], stdin=b"", deadline=deadline, guard=guard)
@@ -172,79 +181,111 @@ class SshChannel(PosixChannel):
             )
         return spoken.stdout
 
-    def _session(self, script: str, arguments: Sequence[str], deadline: Deadline, guard: Guard) -> paramiko.Channel:
-        """A channel in which the script has been started."""
-        words = ["exec", "/bin/sh", "-c", script, "labctl", *arguments]
-        # The one place where SSH makes us write a command line: its protocol has no argument lists.
-        line = " ".join([words[0], *map(shlex.quote, words[1:])]).encode(errors="surrogateescape")
-        transport = self._transport(deadline, guard)
+    @contextmanager
+    def _session(
+        self, script: str, arguments: Sequence[str], deadline: Deadline, guard: Guard
+    ) -> Iterator[paramiko.Channel]:
+        """A channel in which the script has been started, alone in its connection."""
+        line = _command_line(script, arguments)
+        if len(line) > LINE_BYTES:
+            line = self._staged(line, deadline, guard)
+        connection = self._borrow(deadline, guard)
+        try:
+            session = self._open(connection, line, deadline, guard)
+            yield session
+            session.close()
+        except BaseException:
+            self._give_up(connection)
+            raise
+        self._give_back(connection)
+
+    def _open(self, connection: _Connection, line: bytes, deadline: Deadline, guard: Guard) -> paramiko.Channel:
         limit = Deadline(min(deadline.at, time.monotonic() + OPEN_SECONDS))
 
         def start() -> paramiko.Channel:
-            session = transport.open_session(timeout=max(limit.left, POLL))
-            try:
-                session.exec_command(line)
-            except BaseException:
-                session.close()
-                raise
+            session = connection.transport.open_session(timeout=max(limit.left, POLL))
+            session.exec_command(line)
             return session
 
         try:
             return call_interruptibly(start, guard=guard, deadline=limit, dispose=paramiko.Channel.close)
         except CallTooSlowError as error:
             raise EndpointSilentError(
-                f"{self._endpoint} did not open a channel in time.",
+                f"{self._named()}: no command could be started in time.",
                 kind="channel-timeout",
-                why="The connection is there, but its SSH server does not answer.",
-            ) from error
-        except paramiko.ChannelException as error:
-            raise ChannelError(
-                f"{self._endpoint} refuses to open another channel.",
-                kind="channel-refused",
-                why=str(error),
-                todo="See MaxSessions and the forced commands of its SSH server.",
+                why="The connection is there, but the SSH server does not answer.",
             ) from error
         except (OSError, EOFError, paramiko.SSHException) as error:
+            if connection.alive:
+                raise self._refused(
+                    "it starts no commands", str(error), "See its SSH server's log, MaxSessions and forced commands."
+                ) from error
             raise self._unreachable("the connection was lost", str(error)) from error
 
+    def _staged(self, line: bytes, deadline: Deadline, guard: Guard) -> bytes:
+        """A short command line that does what a long one does, which it reads from a file and removes."""
+        directory = self._new_job()
+        spoken = self._execute(_STAGE_SCRIPT, [directory], stdin=line, deadline=deadline, guard=guard)
+        if spoken.exit_code != 0:
+            why = spoken.stderr.decode(errors="replace").strip()[-400:]
+            raise self._refused("a long command could not be sent", why, "See that there is room in /tmp.")
+        self._forget(directory)
+        return _command_line(_STAGED_SCRIPT, [directory])
+
     def _connect(self, *, deadline: Deadline, guard: Guard) -> None:
-        self._transport(deadline, guard)
+        self._give_back(self._borrow(deadline, guard))
 
-    def _transport(self, deadline: Deadline, guard: Guard) -> paramiko.Transport:
-        """The connection, made now if there is none."""
-        while not self._connecting.acquire(timeout=POLL):
-            guard.check()
-            if deadline.passed:
-                raise self._overdue()
-        try:
-            transport = self._client.get_transport() if self._client else None
-            if transport is not None and transport.is_active():
-                return transport
-            self._disconnect()
-            self._client = self._new_client(deadline, guard)
-            transport = self._client.get_transport()
-            if transport is None:
-                raise self._unreachable("the connection was lost", "")
-            transport.set_keepalive(KEEPALIVE_SECONDS)
-            return transport
-        finally:
-            self._connecting.release()
+    def _borrow(self, deadline: Deadline, guard: Guard) -> _Connection:
+        """A connection for one command: an idle one, or a new one."""
+        with self._lock:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.alive:
+                    self._busy.append(connection)
+                    return connection
+                connection.close()
+        connection = self._new_connection(deadline, guard)
+        with self._lock:
+            self._busy.append(connection)
+        return connection
 
-    def _new_client(self, deadline: Deadline, guard: Guard) -> paramiko.SSHClient:
+    def _give_back(self, connection: _Connection) -> None:
+        with self._lock:
+            if connection in self._busy:
+                self._busy.remove(connection)
+                self._idle.append(connection)
+
+    def _give_up(self, connection: _Connection) -> None:
+        """Close a connection whose command did not come to its end, because it may still speak."""
+        connection.close()
+        with self._lock:
+            if connection in self._busy:
+                self._busy.remove(connection)
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            connections = [*self._idle, *self._busy]
+            self._idle.clear()
+            self._busy.clear()
+        for connection in connections:
+            connection.close()
+
+    def _new_connection(self, deadline: Deadline, guard: Guard) -> _Connection:
         access = self._access
         key = self._key()
         client = paramiko.SSHClient()
         client.set_missing_host_key_policy(_RefuseUnknown())
         self._load_known_hosts(client)
         limit = Deadline(min(deadline.at, time.monotonic() + 3 * CONNECT_SECONDS))
+        connection = _Connection(client, None if self._via is None else self._via._new_connection(limit, guard))
 
-        def connect() -> paramiko.SSHClient:
+        def connect() -> _Connection:
             client.connect(
                 access.address,
                 access.port,
                 username=access.user,
                 pkey=key,
-                sock=self._socket(limit, guard),
+                sock=self._socket(connection.jump, limit),
                 timeout=_step(limit),
                 banner_timeout=_step(limit),
                 auth_timeout=_step(limit),
@@ -252,25 +293,25 @@ class SshChannel(PosixChannel):
                 allow_agent=False,
                 look_for_keys=False,
             )
-            return client
+            connection.transport.set_keepalive(KEEPALIVE_SECONDS)
+            return connection
 
         try:
-            return call_interruptibly(connect, guard=guard, deadline=limit, dispose=paramiko.SSHClient.close)
-        except (AttemptCancelled, ChannelError):
-            client.close()
-            raise
+            return call_interruptibly(connect, guard=guard, deadline=limit, dispose=_Connection.close)
         except CallTooSlowError as error:
-            client.close()
+            connection.close()
             raise self._unreachable("it did not answer in time", "") from error
         except (OSError, EOFError, paramiko.SSHException) as error:
-            client.close()
+            connection.close()
             raise self._connect_error(error, key) from error
+        except BaseException:
+            connection.close()
+            raise
 
-    def _socket(self, limit: Deadline, guard: Guard) -> socket.socket | paramiko.Channel:
+    def _socket(self, jump: _Connection | None, limit: Deadline) -> socket.socket | paramiko.Channel:
         address = (self._access.address, self._access.port)
-        if self._via is not None:
-            transport = self._via._transport(limit, guard)
-            return transport.open_channel("direct-tcpip", address, ("127.0.0.1", 0), timeout=_step(limit))
+        if jump is not None:
+            return jump.transport.open_channel("direct-tcpip", address, ("127.0.0.1", 0), timeout=_step(limit))
         connection = socket.create_connection(address, timeout=_step(limit))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_SECONDS * 1000)
@@ -344,10 +385,30 @@ class SshChannel(PosixChannel):
         access = self._access
         return f"{self._endpoint} (ssh {access.user}@{access.address}:{access.port})"
 
-    def _disconnect(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client = None
+
+class _Connection:
+    """One connection, and the one through the jump machine that carries it."""
+
+    def __init__(self, client: paramiko.SSHClient, jump: _Connection | None) -> None:
+        self._client = client
+        self.jump = jump
+
+    @property
+    def transport(self) -> paramiko.Transport:
+        transport = self._client.get_transport()
+        if transport is None:
+            raise EOFError("the connection is closed")
+        return transport
+
+    @property
+    def alive(self) -> bool:
+        transport = self._client.get_transport()
+        return transport is not None and transport.is_active()
+
+    def close(self) -> None:
+        self._client.close()
+        if self.jump is not None:
+            self.jump.close()
 
 
 class _UnknownHostKeyError(paramiko.SSHException):
@@ -363,6 +424,12 @@ class _RefuseUnknown(paramiko.MissingHostKeyPolicy):
 
 _INTERRUPTED = re.compile("timeout|transport shut down|saw EOF", re.IGNORECASE)
 """How paramiko words the end of a connection while it authenticates, which refuses nothing."""
+
+
+def _command_line(script: str, arguments: Sequence[str]) -> bytes:
+    """The one place where SSH makes us write a command line: its protocol has no argument lists."""
+    words = ["/bin/sh", "-c", script, "labctl", *arguments]
+    return f"exec {shlex.join(words)}".encode(errors="surrogateescape")
 
 
 def _step(limit: Deadline) -> float:
@@ -385,6 +452,16 @@ _READ_SCRIPT = r"""
 exec cat "$1"
 """
 """Argument: a path."""
+
+_STAGE_SCRIPT = r"""
+mkdir -m 700 "$1" && cat >"$1/line"
+"""
+"""Argument: a new directory."""
+
+_STAGED_SCRIPT = r"""
+line=$(cat "$1/line") && rm -rf "$1" && eval "$line"
+"""
+"""Argument: a directory made by `_staged`, which is removed."""
 
 _CLOCK_SCRIPT = r"""
 case $(date +%N) in
