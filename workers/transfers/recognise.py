@@ -9,6 +9,11 @@ from workers.transfers import iperf3_json, iperf_csv
 from workers.transfers.text import decode, error_text
 
 _MARKS = (
+    ("ntttcp-linux", r"NTTTCP for Linux|<ntttcp[rs]\b[^>]*version=\"[^\"]*linux"),
+    ("ntttcp-windows", r"Copyright Version \d|Bytes\(MEG\)|<ntttcp[rs]\b"),
+    ("robocopy", r"ROBOCOPY\s+::"),
+    ("smbclient", r"(?:putting|getting) file .* as .*\(|NT_STATUS_"),
+    ("scp", r"\d%\s+\d[\d.]*\s*[KMGT]?B?\s+\d[\d.]*[KMGT]?B/s"),
     ("iperf3", r"iperf3(?:\.exe)?\s*:|iperf Done\.|Connecting to host|Accepted connection from|\bBitrate\b|^iperf 3\."),
     (
         "iperf2",
@@ -18,7 +23,15 @@ _MARKS = (
     ("iperf3", r"\s(?:sender|receiver)\s*$"),
     ("iperf2", r"\[ *(?:\d+|SUM)\] +\d+\.\d+ *- *\d+\.\d+ sec"),
 )
-_COMMANDS = (("iperf3", r"\biperf3\b"), ("iperf2", r"\biperf\b"))
+_COMMANDS = (
+    ("iperf3", r"\biperf3\b"),
+    ("iperf2", r"\biperf\b"),
+    ("ntttcp-windows", r"\bntttcp\.exe\b"),
+    ("ntttcp-linux", r"\bntttcp\b"),
+    ("robocopy", r"\brobocopy\b"),
+    ("smbclient", r"\bsmbclient\b"),
+    ("scp", r"^\s*scp\b"),
+)
 
 
 def recognise(capture: Capture) -> str | None:

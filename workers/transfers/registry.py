@@ -8,8 +8,10 @@ from labctl.errors import SpecError
 from labctl.model.reading import Capture, Reading
 from labctl.spec.values import nearest
 from workers.transfers.base import TransferTool
+from workers.transfers.filecopy import parse_robocopy, parse_scp, parse_smbclient
 from workers.transfers.iperf import Iperf
 from workers.transfers.iperf3 import Iperf3
+from workers.transfers.ntttcp import parse_linux, parse_windows
 
 TOOLS: dict[str, TransferTool] = {tool.name: tool for tool in (Iperf3(), Iperf())}
 """Every tool that transfers can be made with."""
@@ -17,7 +19,15 @@ TOOLS: dict[str, TransferTool] = {tool.name: tool for tool in (Iperf3(), Iperf()
 
 Parser = Callable[[Capture], Reading]
 
-PARSERS: dict[str, Parser] = {"iperf3": TOOLS["iperf3"].parse, "iperf2": TOOLS["iperf"].parse}
+PARSERS: dict[str, Parser] = {
+    "iperf3": TOOLS["iperf3"].parse,
+    "iperf2": TOOLS["iperf"].parse,
+    "ntttcp-linux": parse_linux,
+    "ntttcp-windows": parse_windows,
+    "robocopy": parse_robocopy,
+    "smbclient": parse_smbclient,
+    "scp": parse_scp,
+}
 """The parser of every output that can be read, by the name that readings have (`Reading.tool`)."""
 
 
