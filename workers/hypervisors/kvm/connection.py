@@ -1,8 +1,11 @@
-"""Connections to the hosts' libvirt, one per host and process, with a deadline on every call.
+"""Connections to the hosts' libvirt, made in the process that uses them, with a deadline on every call.
 
 What the library needs (https://libvirt.org/html/libvirt-libvirt-event.html): an event loop, registered before the first
 connection is opened and run for ever, else keepalive messages go unanswered and an idle connection dies; and no use of
 a connection, nor of that loop, in a forked child, where both processes would read from one socket.
+
+Every call has a connection for itself while it lasts: with two calls at once on one connection, libvirt 9.0 sometimes
+leaves an answer lying until the next keepalive, seconds later.
 """
 
 from __future__ import annotations
@@ -10,8 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import libvirt
@@ -93,16 +96,8 @@ def unreachable(host: Host, error: Exception) -> LabError:
     )
 
 
-@dataclass
-class _Line:
-    """One host's connection in one process, with the lock under which it is opened and replaced."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    connection: libvirt.virConnect | None = None
-
-
 class Connections:
-    """The connections of one driver. Safe to use from several threads, and from every process that uses it first.
+    """The connections of one driver. Safe to use from several threads; a forked child makes its own.
 
     A call that only reads is repeated once on a new connection when the old one has died; a call that changes something
     never is: it may have taken effect.
@@ -110,7 +105,7 @@ class Connections:
 
     def __init__(self, hosts: Mapping[str, Host]) -> None:
         self._hosts = hosts
-        self._lines: dict[str, _Line] = {}
+        self._idle: dict[str, list[libvirt.virConnect]] = {}
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
@@ -142,54 +137,74 @@ class Connections:
         except _Lost as lost:
             raise unreachable(self.host(host), lost.error) from lost.error
 
-    def get(self, host: str) -> libvirt.virConnect:
-        """The host's connection, opened when there is none or the old one has died. `LabError` (`host-unreachable`)."""
-        line = self._line(host)
-        with line.lock:
-            if line.connection is not None and is_dead(line.connection):
-                _let_go(line.connection)
-                line.connection = None
-            if line.connection is None:
-                line.connection = self._open(self.host(host))
-            return line.connection
+    @contextmanager
+    def lease(self, host: str) -> Iterator[libvirt.virConnect]:
+        """A connection for the caller alone: an idle one, else a new one. Raises `LabError` (`host-unreachable`)."""
+        connection = self._take(host)
+        try:
+            yield connection
+        finally:
+            self._give_back(host, connection)
+
+    def abandon(self, connection: libvirt.virConnect) -> None:
+        """Never use a connection again on which a call hangs. It stays referenced: closing it would hang as well."""
+        _ABANDONED.append(connection)
 
     def close(self) -> None:
-        """Close the connections of this process."""
+        """Close the connections of this process that are not in use."""
         with self._lock:
-            lines = list(self._lines.values()) if self._pid == os.getpid() else []
-            self._lines = {}
-        for line in lines:
-            if line.connection is not None:
-                _let_go(line.connection)
+            idle = self._own_idle()
+            connections = [connection for several in idle.values() for connection in several]
+            idle.clear()
+        for connection in connections:
+            _let_go(connection)
 
     def _call(self, host: str, call: Callable[[libvirt.virConnect], T], seconds: float) -> T:
-        connection = self.get(host)
+        connection = self._take(host)
         try:
-            return bounded(lambda: call(connection), seconds)
+            result = bounded(lambda: call(connection), seconds)
         except CallTimeout as error:
-            self._drop(host, connection)
+            self.abandon(connection)
             raise unreachable(self.host(host), error) from error
         except libvirt.libvirtError as error:
-            if is_dead(connection):
+            dead = is_dead(connection)
+            self._give_back(host, connection)
+            if dead:
                 raise _Lost(error) from error
             raise
+        except BaseException:
+            self._give_back(host, connection)
+            raise
+        self._give_back(host, connection)
+        return result
 
-    def _line(self, host: str) -> _Line:
+    def _take(self, host: str) -> libvirt.virConnect:
         with self._lock:
-            if self._pid != os.getpid():
-                # The parent's connections: kept referenced, because closing them here would end them there.
-                _INHERITED.append(self._lines)
-                self._lines = {}
-                self._pid = os.getpid()
-            return self._lines.setdefault(host, _Line())
+            idle = self._own_idle().setdefault(host, [])
+            alive = next((connection for connection in reversed(idle) if not is_dead(connection)), None)
+            dead = [connection for connection in idle if is_dead(connection)]
+            self._idle[host] = [one for one in idle if one is not alive and one not in dead]
+        for connection in dead:
+            _let_go(connection)
+        return alive if alive is not None else self._open(self.host(host))
 
-    def _drop(self, host: str, connection: libvirt.virConnect) -> None:
-        """Forget a connection on which a call hangs, so that the next call gets a new one."""
-        line = self._line(host)
-        with line.lock:
-            if line.connection is connection:
-                line.connection = None
-        _ABANDONED.append(connection)
+    def _give_back(self, host: str, connection: libvirt.virConnect) -> None:
+        if any(connection is abandoned for abandoned in _ABANDONED):
+            return
+        if is_dead(connection):
+            _let_go(connection)
+            return
+        with self._lock:
+            self._own_idle().setdefault(host, []).append(connection)
+
+    def _own_idle(self) -> dict[str, list[libvirt.virConnect]]:
+        """The idle connections of this process."""
+        if self._pid != os.getpid():
+            # The parent's: kept referenced, because closing them here would end them there.
+            _INHERITED.append(self._idle)
+            self._idle = {}
+            self._pid = os.getpid()
+        return self._idle
 
     def _open(self, host: Host) -> libvirt.virConnect:
         _start_event_loop(host)
@@ -209,7 +224,6 @@ class _Lost(Exception):
 
 _INHERITED: list[object] = []
 _ABANDONED: list[libvirt.virConnect] = []
-"""Connections on which a call hangs. Letting go of the last reference would close them, and hang as well."""
 
 
 def _open_bounded(uri: str) -> libvirt.virConnect:

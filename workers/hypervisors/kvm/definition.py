@@ -59,6 +59,10 @@ QEMU_DEVICES = {
 TCG_CPU = "qemu64"
 """CPU model under TCG: the same on every machine, whatever its processor, so that any pair of hosts can migrate."""
 
+TCG_FEATURES = ("rdrand",)
+"""What TCG adds to it. Without a source of entropy a guest's first program that asks for random numbers (iperf3's client
+does) waits for seconds until the kernel has gathered some; QEMU emulates RDRAND on every machine."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Overlay:
@@ -243,6 +247,8 @@ def _cpu(accelerator: Accelerator) -> etree._Element:
         return etree.Element("cpu", mode="host-model", check="partial")
     cpu = etree.Element("cpu", mode="custom", match="exact", check="none")
     _text(cpu, "model", TCG_CPU, fallback="forbid")
+    for name in TCG_FEATURES:
+        etree.SubElement(cpu, "feature", policy="require", name=name)
     return cpu
 
 

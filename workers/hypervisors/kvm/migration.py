@@ -22,7 +22,7 @@ from labctl.model.result import MigrationSample
 from workers.guard import Deadline, Guard
 from workers.hypervisors.base import MigrationOutcome, Vm
 from workers.hypervisors.kvm import vm as vms
-from workers.hypervisors.kvm.connection import Connections, is_dead, said
+from workers.hypervisors.kvm.connection import CALL_SECONDS, CallTimeout, Connections, bounded, is_dead, said
 from workers.hypervisors.kvm.facts import host_uuid
 
 SAMPLE_SECONDS = 0.2
@@ -115,16 +115,25 @@ class Migration:
     def run(self, on_sample: Callable[[MigrationSample], None] | None) -> MigrationOutcome:
         """Move the VM and say how that went."""
         try:
-            here = self._connections.get(self._source.name)
-            there = self._connections.get(self._destination.name)
-            domain = here.lookupByUUIDString(self._vm.uuid)
-            listener = here.domainEventRegisterAny(
-                domain, libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED, self._on_completed, None
-            )
+            with (
+                self._connections.lease(self._source.name) as here,
+                self._connections.lease(self._destination.name) as there,
+            ):
+                return self._run(here, there, on_sample)
         except LabError as error:
             return not_started("unreachable", f"{error.what} {error.why}")
+        except CallTimeout as error:
+            return not_started("unreachable", f"Host {self._source.name}: {error}.")
         except libvirt.libvirtError as error:
             return not_started("refused", said(error))
+
+    def _run(
+        self,
+        here: libvirt.virConnect,
+        there: libvirt.virConnect,
+        on_sample: Callable[[MigrationSample], None] | None,
+    ) -> MigrationOutcome:
+        domain, listener = bounded(lambda: self._listen(here), CALL_SECONDS)
         try:
             started = time.time()
             threading.Thread(target=self._move, args=(domain, there), name="libvirt-migrate", daemon=True).start()
@@ -134,7 +143,17 @@ class Migration:
                 return self._completed(started, ended)
             return self._failed(started, interruption, lost=is_dead(here) or is_dead(there))
         finally:
-            _deregister(here, listener)
+            if self._done.is_set():
+                _deregister(here, listener)
+            else:
+                self._connections.abandon(here)
+                self._connections.abandon(there)
+
+    def _listen(self, here: libvirt.virConnect) -> tuple[libvirt.virDomain, int]:
+        """The VM on its source, and the registration for the last word about its migration."""
+        domain = here.lookupByUUIDString(self._vm.uuid)
+        event = libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED
+        return domain, here.domainEventRegisterAny(domain, event, self._on_completed, None)
 
     def _move(self, domain: libvirt.virDomain, there: libvirt.virConnect) -> None:
         try:
@@ -324,10 +343,9 @@ def _identity(connections: Connections, host: str) -> Mapping[str, Any]:
 
 
 def _deregister(connection: libvirt.virConnect, listener: int) -> None:
-    try:
-        connection.domainEventDeregisterAny(listener)
-    except libvirt.libvirtError:
-        return  # the connection has died, and the listener with it
+    # When the connection has died, the listener has too.
+    with suppress(libvirt.libvirtError, CallTimeout):
+        bounded(lambda: connection.domainEventDeregisterAny(listener), CALL_SECONDS)
 
 
 def _disorder(here: vms.Presence | None, there: vms.Presence | None, here_error: str, there_error: str) -> str:

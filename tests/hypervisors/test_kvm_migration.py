@@ -1,0 +1,263 @@
+"""Live migration between two real libvirts: its figures, its deadline, and both sides in order whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import libvirt
+import pytest
+
+from labctl.errors import AttemptCancelled
+from labctl.model.lab import Image, ImageKind, Lab
+from labctl.model.result import MigrationSample
+from tests.hypervisors.guests import Guests, an_order, guests_of
+from tests.hypervisors.test_kvm_connection import libvirtd
+from tests.hypervisors.test_kvm_vm import remove_pools_of
+from tests.values import a_lab
+from workers.channels.base import Channel
+from workers.hypervisors.base import MigrationOutcome, Vm
+from workers.hypervisors.kvm import migration
+from workers.hypervisors.kvm import vm as vms
+
+pytestmark = pytest.mark.lab
+
+SLOW = 8 * 2**20
+"""1 MiB/s: a migration at this rate doesn't end in a test's time."""
+
+DIRTY = "while :; do dd if=/dev/urandom of=/tmp/dirt bs=256k count=64 conv=notrunc; done >/dev/null 2>&1 &"
+"""Rewrites 16 MiB for ever."""
+
+
+def test_a_vm_moves_there_and_back_and_its_channel_follows(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    beat = channel.start(["sleep", "1000"], lifetime=300)
+    before = time.time()
+    there = guests.driver.migrate(vm, "b", an_order())
+    assert_moved(there)
+    assert before <= there.started < there.ended <= time.time()
+    assert (guests.driver.locate(vm), found_on(guests, vm)) == ("b", ["b"])
+    assert not beat.finished(), "what ran before goes on"
+    assert guests.driver.read_back(vm)["host"] == "b"
+
+    assert_moved(guests.driver.migrate(vm, "a", an_order()))
+    assert (guests.driver.locate(vm), found_on(guests, vm)) == ("a", ["a"])
+    assert channel.run(["true"], timeout=20).exit_code == 0
+    beat.kill()
+
+
+def test_another_process_finds_and_ends_a_vm_that_was_moved(guests: Guests) -> None:
+    vm = guests.create()
+    assert guests.driver.migrate(vm, "b", an_order()).completed
+    stranger = guests.another_driver()
+    assert stranger.locate(vm) == "b"
+    stranger.destroy(vm)
+    assert found_on(guests, vm) == []
+    stranger.close()
+
+
+def test_progress_is_told_while_it_happens(guests: Guests) -> None:
+    vm, _ = guests.boot()
+    told: list[MigrationSample] = []
+    outcome = guests.driver.migrate(vm, "b", an_order(bandwidth=200_000_000), on_sample=told.append)
+    assert outcome.completed, outcome
+    assert tuple(told) == outcome.samples
+    assert len(told) >= 3
+    assert all(sample.memory_total > 150 * 2**20 for sample in told)
+    assert told[-1].memory_processed > told[0].memory_processed
+    assert [sample.at for sample in told] == sorted(sample.at for sample in told)
+
+
+def test_a_migration_that_never_converges_ends_at_its_deadline(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    channel.run(["sh", "-c", DIRTY], timeout=20)
+    outcome = guests.driver.migrate(vm, "b", an_order(bandwidth=SLOW, deadline=2.0))
+    assert (outcome.completed, outcome.error_kind) == (False, "deadline")
+    assert outcome.total_ms is None
+    assert outcome.downtime_ms is None
+    assert outcome.samples
+    assert_still_on_source(guests, vm, channel)
+
+
+def test_a_cancelled_attempt_brings_its_vm_home(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    threading.Timer(1.0, lambda: guests.guard.stop("Ctrl-C")).start()
+    outcome = guests.driver.migrate(vm, "b", an_order(bandwidth=SLOW))
+    assert (outcome.completed, outcome.error_kind) == (False, "cancelled")
+    assert (guests.driver.locate(vm), found_on(guests, vm)) == ("a", ["a"])
+    with pytest.raises(AttemptCancelled):
+        channel.run(["true"], timeout=20)
+    guests.driver.destroy(vm)
+
+
+@pytest.mark.faults
+def test_a_destination_whose_libvirt_is_down(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    hosts = dict(guests.lab.hosts)
+    hosts["b"] = replace(hosts["b"], uri="qemu+unix:///system?socket=/nowhere/b")
+    driver = guests.another_driver(lab=replace(guests.lab, hosts=hosts))
+    outcome = driver.migrate(vm, "b", an_order())
+    driver.close()
+    assert (outcome.completed, outcome.error_kind) == (False, "unreachable")
+    assert "doesn't answer" in outcome.error
+    assert_still_on_source(guests, vm, channel)
+
+
+@pytest.mark.faults
+def test_a_migration_address_where_nobody_is(guests: Guests) -> None:
+    hosts = dict(guests.lab.hosts)
+    hosts["b"] = replace(hosts["b"], migration_address=IPv4Address("127.0.0.1"))
+    vm, channel = guests.boot()
+    driver = guests.another_driver(lab=replace(guests.lab, hosts=hosts))
+    outcome = driver.migrate(vm, "b", an_order())
+    driver.close()
+    assert (outcome.completed, outcome.error_kind) == (False, "unreachable"), outcome
+    assert_still_on_source(guests, vm, channel)
+
+
+@pytest.mark.faults
+def test_a_destination_qemu_that_dies_on_the_way(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    with when_under_way(guests, vm, lambda: os.kill(the_pid(guests, vm, "b"), signal.SIGKILL)):
+        outcome = guests.driver.migrate(vm, "b", an_order(bandwidth=SLOW, deadline=30.0))
+    assert (outcome.completed, outcome.error_kind) == (False, "failed"), outcome
+    assert_still_on_source(guests, vm, channel)
+
+
+@pytest.mark.faults
+def test_a_destination_libvirt_that_hangs_on_the_way(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    pid = libvirtd(guests.lab, "b")
+    resume = threading.Timer(6.0, os.kill, (pid, signal.SIGCONT))
+    with when_under_way(guests, vm, lambda: os.kill(pid, signal.SIGSTOP)):
+        resume.start()
+        outcome = guests.driver.migrate(vm, "b", an_order(bandwidth=SLOW, deadline=3.0))
+    resume.join()
+    assert (outcome.completed, outcome.error_kind) == (False, "deadline"), outcome
+    assert_still_on_source(guests, vm, channel)
+
+
+def test_post_copy_moves_a_vm_that_would_not_converge(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    channel.run(["sh", "-c", DIRTY], timeout=20)
+    outcome = guests.driver.migrate(vm, "b", an_order(post_copy=True, bandwidth=400_000_000))
+    if "userfault" in outcome.error.lower():
+        pytest.skip("this kernel has no userfaultfd for QEMU")
+    assert outcome.completed, outcome
+    assert outcome.total_ms != 0
+    assert outcome.downtime_ms != 0
+    assert found_on(guests, vm) == ["b"]
+    assert channel.run(["true"], timeout=20).exit_code == 0
+
+
+def test_auto_converge_is_asked_for(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    channel.run(["sh", "-c", DIRTY], timeout=20)
+    outcome = guests.driver.migrate(vm, "b", an_order(auto_converge=True))
+    assert outcome.completed, outcome
+    assert found_on(guests, vm) == ["b"]
+
+
+def test_a_vm_on_a_local_disk_is_refused_and_stays(guests: Guests, tmp_path: Path) -> None:
+    base = tmp_path / "base.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(base), "64M"], check=True)
+    image = Image(name="disk", kind=ImageKind.DISK, disk=str(base))
+    lab = replace(guests.lab, images={**guests.lab.images, "disk": image})
+    with guests_of(lab) as with_disk:
+        vm = with_disk.create(request=with_disk.request(image=image))
+        outcome = with_disk.driver.migrate(vm, "b", an_order())
+        assert (outcome.completed, outcome.error_kind) == (False, "refused")
+        assert "unsafe" in outcome.error.lower()
+        assert (with_disk.driver.locate(vm), found_on(with_disk, vm)) == ("a", ["a"])
+    remove_pools_of(lab.hosts["a"].uri, tmp_path)
+
+
+def test_a_pair_without_a_path_is_refused(guests: Guests) -> None:
+    vm = guests.create()
+    driver = guests.another_driver(lab=replace(guests.lab, migration_pairs=frozenset({("b", "a")})))
+    outcome = driver.migrate(vm, "b", an_order())
+    driver.close()
+    assert (outcome.completed, outcome.error_kind) == (False, "refused")
+    assert "no migration path" in outcome.error
+    assert found_on(guests, vm) == ["a"]
+
+
+def test_what_the_lab_file_says_against_a_migration() -> None:
+    lab = a_lab()
+    assert "same host" in migration.check_inventory(lab, "a", "a")
+    assert "no migration path" in migration.check_inventory(replace(lab, migration_pairs=frozenset()), "a", "b")
+    hosts = {**lab.hosts, "b": replace(lab.hosts["b"], migration_address=None)}
+    assert "no migration address" in migration.check_inventory(replace(lab, hosts=hosts), "a", "b")
+    assert migration.check_inventory(lab, "a", "b") == ""
+
+
+def test_what_the_hosts_say_against_a_migration(embedded_lab: Lab) -> None:
+    with guests_of(embedded_lab) as guests:
+        assert guests.driver.check_migration("a", "b") == ""
+        hosts = {**embedded_lab.hosts, "b": replace(embedded_lab.hosts["b"], uri=embedded_lab.hosts["a"].uri)}
+        twins = guests.another_driver(lab=replace(embedded_lab, hosts=hosts))
+        assert "same host UUID" in twins.check_migration("a", "b")
+        twins.close()
+
+
+def assert_moved(outcome: MigrationOutcome) -> None:
+    assert outcome.completed, outcome
+    assert outcome.error_kind == ""
+    assert outcome.total_ms is not None
+    assert outcome.total_ms > 0
+    assert outcome.downtime_ms is not None
+    assert 0 < outcome.downtime_ms <= outcome.total_ms
+    assert outcome.bytes_moved is not None
+    assert outcome.bytes_moved > 2**20
+    assert outcome.iterations is not None
+    assert outcome.iterations >= 1
+    assert outcome.stats_source
+
+
+def assert_still_on_source(guests: Guests, vm: Vm, channel: Channel) -> None:
+    assert (guests.driver.locate(vm), found_on(guests, vm)) == ("a", ["a"])
+    assert channel.run(["true"], timeout=30).exit_code == 0
+
+
+def found_on(guests: Guests, vm: Vm) -> list[str]:
+    """The hosts that have any domain of this UUID, by a connection of the test's own."""
+    hosts = []
+    for name, host in guests.lab.hosts.items():
+        connection = libvirt.open(host.uri)
+        hosts += [name for domain in connection.listAllDomains() if domain.UUIDString() == vm.uuid]
+        connection.close()
+    return hosts
+
+
+def the_pid(guests: Guests, vm: Vm, host: str) -> int:
+    pid = vms.process_id(guests.lab.hosts[host], vm.name)
+    assert pid is not None
+    return pid
+
+
+@contextmanager
+def when_under_way(guests: Guests, vm: Vm, act: Callable[[], None]) -> Iterator[None]:
+    """Do something as soon as memory of the VM is on its way to host `b`."""
+    done = threading.Event()
+
+    def watch() -> None:
+        connection = libvirt.open(guests.lab.hosts["a"].uri)
+        domain = connection.lookupByUUIDString(vm.uuid)
+        while not domain.jobStats().get("memory_processed"):
+            time.sleep(0.05)
+        act()
+        done.set()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield
+    thread.join(30)
+    assert done.is_set(), "the migration was never under way"
