@@ -27,7 +27,7 @@ class LiveView(View):
         self._began = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._said = 0.0
-        self._done = -1
+        self._line_of = (-1, "")
 
     def __enter__(self) -> LiveView:
         if self._live:
@@ -45,8 +45,9 @@ class LiveView(View):
         if self._live:
             self._live.update(self._picture(now, waiting), refresh=True)
             return
-        if now.done != self._done or time.monotonic() - self._said > _PLAIN_SECONDS:
-            self._done, self._said = now.done, time.monotonic()
+        line_of = (now.done, "" if now.active else _waiting(waiting))
+        if line_of != self._line_of or time.monotonic() - self._said > _PLAIN_SECONDS:
+            self._line_of, self._said = line_of, time.monotonic()
             self._console.print(self._line(now, waiting), highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
@@ -103,5 +104,7 @@ def _clock(seconds: float) -> str:
 
 
 def _waiting(waiting: tuple[LeaseLine, ...]) -> str:
+    if not waiting:
+        return ""
     holders = sorted({f"campaign {line.campaign_id} ({line.campaign})" for line in waiting})
     return f"waiting: the hosts are leased by {', '.join(holders)}"

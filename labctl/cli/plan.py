@@ -20,6 +20,7 @@ from labctl.model.lab import Lab
 from labctl.model.settings import Kind, Level, find_setting
 from labctl.plan.estimate import Estimate, estimate, nights
 from labctl.plan.matrix import Counts, Matrix, planned_cells, refuse_oversize
+from labctl.report.console import terminal_console
 from labctl.spec.cross_check import load_both
 
 _DAY = 24 * 60
@@ -62,7 +63,7 @@ def plan(campaign: Path, lab_file: Path, as_json: bool, max_runs: int | None, sh
     if as_json:
         click.echo(json.dumps(_as_data(found), indent=2))
     else:
-        _show(found, Console())
+        _show(found, terminal_console())
 
 
 def _window_seconds(window: str) -> float:

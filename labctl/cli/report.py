@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from labctl.errors import SpecError
+from labctl.report.console import terminal_console
 
 if TYPE_CHECKING:
     from labctl.cli.main import Context
@@ -47,7 +48,7 @@ def report(context: Context, campaign_id: int | None, form: str | None, as_json:
         with _Writing(output), output.open("w", encoding="utf-8") as file:
             print_terminal(record, Console(file=file, width=_FILE_WIDTH))
     else:
-        console = Console()
+        console = terminal_console()
         print_terminal(record, console)
         console.print(
             f"\nWith charts: `labctl report {record.id} --format html`; for programs: --format json.",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,7 @@ from labctl.errors import LabError, SpecError
 from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome
 from labctl.report import print_terminal, write_html
+from labctl.report.console import terminal_console
 from labctl.spec.cross_check import load_both
 from labctl.store import Store, open_store
 from labctl.store.database import sqlite_url
@@ -49,38 +51,50 @@ def run(
 
     Ctrl-C ends the attempts in progress, removes their VMs and keeps the campaign: `labctl run --resume ID` goes on.
     """
-    console = Console()
+    console = terminal_console()
+    stop = threading.Event()
     store = open_store(context.state)
     try:
         if resume_id is not None:
-            if campaign is not None or lab_file is not None:
-                raise SpecError(
-                    "--resume goes with no campaign and no lab file.",
-                    why="The campaign keeps the files that it was submitted with.",
-                    todo=f"`labctl run --resume {resume_id}`",
-                )
-            campaign_id = resume_id
-            lab = store.head(campaign_id).lab
-            _check_lab(lab)
-            engine.resume(store, campaign_id)
+            begin = _resumption(store, resume_id, campaign, lab_file)
         else:
-            campaign_id = _submit(store, campaign, lab_file, max_runs)
-        reached = _work(store, campaign_id, context, console)
+            begin = _submission(store, campaign, lab_file, max_runs)
+        with _stopping(stop, console):
+            campaign_id = begin()
+            reached = _work(store, campaign_id, context, console, stop)
         _report(store, campaign_id, context, console, output)
     finally:
         store.close()
     sys.exit(_exit_code(reached, campaign_id, context, console))
 
 
-def _submit(store: Store, campaign_file: Path | None, lab_file: Path | None, max_runs: int | None) -> int:
-    """Check everything that can be checked before anything starts, then store the campaign."""
+Beginning = Callable[[], int]
+"""Stores what is to be worked off, if need be, and returns the campaign's id."""
+
+
+def _resumption(store: Store, campaign_id: int, campaign_file: Path | None, lab_file: Path | None) -> Beginning:
+    """Check whether the campaign can go on."""
+    if campaign_file is not None or lab_file is not None:
+        raise SpecError(
+            "--resume goes with no campaign and no lab file.",
+            why="The campaign keeps the files that it was submitted with.",
+            todo=f"`labctl run --resume {campaign_id}`",
+        )
+    engine.refuse_ended(store, campaign_id)
+    _check_lab(store.head(campaign_id).lab)
+    return lambda: campaign_id
+
+
+def _submission(store: Store, campaign_file: Path | None, lab_file: Path | None, max_runs: int | None) -> Beginning:
+    """Check everything that can be checked before anything starts."""
     if campaign_file is None or lab_file is None:
         raise SpecError("`labctl run` needs a campaign file and --lab.", todo="labctl run CAMPAIGN --lab LAB")
     checked, lab = load_both(campaign_file, lab_file)
     if max_runs is not None:
         checked = replace(checked, max_runs=max_runs)
     _check_lab(lab)
-    return engine.submit(store, checked, lab, campaign_text=campaign_file.read_text(), lab_text=lab_file.read_text())
+    texts = {"campaign_text": campaign_file.read_text(), "lab_text": lab_file.read_text()}
+    return partial(engine.submit, store, checked, lab, **texts)
 
 
 def _check_lab(lab: Lab) -> None:
@@ -96,15 +110,14 @@ def _check_lab(lab: Lab) -> None:
             )
 
 
-def _work(store: Store, campaign_id: int, context: Context, console: Console) -> CampaignState:
+def _work(store: Store, campaign_id: int, context: Context, console: Console, stop: threading.Event) -> CampaignState:
     head = store.head(campaign_id)
     console.print(
         f"Campaign [bold]{campaign_id}[/bold] ({head.name}) on lab {head.lab.name}. "
         f"Ctrl-C stops it; `labctl run --resume {campaign_id}` goes on.",
         highlight=False,
     )
-    stop = threading.Event()
-    with _stopping(stop, console), LiveView(console, head) as view:
+    with LiveView(console, head) as view:
         return work_off(
             store, campaign_id, state=context.state, store_url=sqlite_url(context.state), view=view, stop=stop
         )

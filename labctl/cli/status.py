@@ -6,10 +6,10 @@ import json
 from datetime import UTC, datetime
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from labctl.cli.main import Context
+from labctl.report.console import terminal_console
 from labctl.store import open_store
 
 
@@ -47,4 +47,4 @@ def status(context: Context, campaign_id: int | None, as_json: bool) -> None:
         when = datetime.fromtimestamp(line.submitted).astimezone().strftime("%Y-%m-%d %H:%M %Z")
         runs = ", ".join(f"{count} {name}" for name, count in sorted(line.runs.items()))
         table.add_row(str(line.id), line.name, line.lab, line.state.value, when, runs)
-    Console().print(table)
+    terminal_console().print(table)

@@ -192,7 +192,7 @@ def report_of(record: CampaignRecord) -> Report:
         name=record.name,
         state=record.state,
         lab=record.lab,
-        question=campaign.question or f"How much do the levels of {_name(bar_factor)} move?",
+        question=campaign.question or f"How does throughput depend on the {_name(bar_factor)}?",
         headline=_headline(rows, migrations, bar_factor, campaign),
         status=_status(record, completeness, cells),
         submitted=record.submitted,

@@ -38,7 +38,7 @@ def _print_matrix(report: Report, console: Console) -> None:
     comparing = [name for name in report.factors if any(row.comparison(name) for row in report.rows)]
     table = Table(box=box.SIMPLE_HEAD, title="Throughput of each cell", title_justify="left", title_style="bold")
     for name in report.factors:
-        table.add_column(_name(name), overflow="fold")
+        table.add_column(_name(name), no_wrap=True)
     table.add_column("mean", justify="right", no_wrap=True)
     table.add_column("95 % interval", justify="right")
     table.add_column("median", justify="right", no_wrap=True)
