@@ -155,7 +155,9 @@ def test_under_tcg_the_processor_is_the_same_on_every_machine() -> None:
     domain = parsed(a_request())
     assert domain.findtext("cpu/model") == "qemu64"
     added = {feature.get("name"): feature.get("policy") for feature in domain.findall("cpu/feature")}
-    assert added == {"rdrand": "require"}, "a guest without a source of entropy makes the first transfer wait for seconds"
+    assert added == {"rdrand": "require"}, (
+        "a guest without a source of entropy makes the first transfer wait for seconds"
+    )
     assert parsed(a_request(), Accelerator.KVM).find("cpu").get("mode") == "host-model"
 
 

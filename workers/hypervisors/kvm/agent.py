@@ -44,9 +44,10 @@ class LibvirtAgent:
             try:
                 return self._ask(self._host or self._find(deadline), json_text, deadline)
             except libvirt.libvirtError as error:
-                if not _is_elsewhere(error):
+                if not _is_elsewhere(error) or deadline.passed:
                     raise self._error(error, timeout) from error
                 self._host = ""
+                time.sleep(min(_BETWEEN_HOSTS, deadline.left))
             except LabError as error:
                 if isinstance(error, ChannelError):
                     raise
