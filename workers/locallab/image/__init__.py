@@ -8,6 +8,8 @@ the kernel command line says. What scripts in the guest should know:
 
 - The agent answers before the network is set up. `/run/ready` appears when it is; a problem is a line `labctl: ...` in
   the kernel log, and the agent still answers. The first NIC is `eth0`.
+- The link may come later: with e1000e 2 s after `/run/ready` (its driver looks every 2 s), with the others at once.
+  `/sys/class/net/eth0/carrier` says it. With e1000 the first packet may be lost and ARP then takes a second.
 - The shell is busybox's, which prefers its own commands to programs of the same name: nanoseconds need `/bin/date`.
 - The SSH server runs only with `labctl.ssh_key`; its host key is in `/etc/dropbear/dropbear_ed25519_host_key.pub`.
   Without a source of random numbers (a CPU model with RDRAND, or virtio-rng, which costs 0.2 s of booting) its start

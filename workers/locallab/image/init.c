@@ -48,6 +48,7 @@
 #define HOST_KEY "/etc/dropbear/dropbear_ed25519_host_key"
 #define PORT_WAIT_MS 1000
 #define RESTART_PAUSE_MS 500
+#define NEGOTIATION_MS 600
 #define MAX_OPEN_FILES 65536
 
 struct service {
@@ -394,6 +395,21 @@ static void set_gateway(int fd, const char *text)
         require_ioctl(fd, SIOCADDRT, &route, "gateway");
 }
 
+/*
+ * QEMU's e1000 negotiates its link for half a second from the loading of its driver, or a change of its MTU. Brought up
+ * before that, the driver finds no link and looks again only two seconds later; so wait for it here.
+ */
+static void wait_for_negotiation(const char *interface)
+{
+    char path[256], target[256];
+    snprintf(path, sizeof path, "/sys/class/net/%s/device/driver", interface);
+    ssize_t size = readlink(path, target, sizeof target - 1);
+    target[size > 0 ? size : 0] = 0;
+    const char *driver = strrchr(target, '/');
+    if (driver && !strcmp(driver, "/e1000"))
+        usleep(NEGOTIATION_MS * 1000);
+}
+
 /* The interface with the lowest index that is not loopback and not yet looked after; all others are brought up too. */
 static void configure_network(void)
 {
@@ -411,6 +427,7 @@ static void configure_network(void)
             request.ifr_mtu = atoi(value);
             require_ioctl(fd, SIOCSIFMTU, &request, "MTU");
         }
+        wait_for_negotiation(first->if_name);
         if ((value = option("labctl.address")))
             set_address(fd, &request, value);
         set_up(fd, &request);
