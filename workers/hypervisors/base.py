@@ -81,7 +81,7 @@ class MigrationOutcome:
     ended: float
     error: str = ""
     error_kind: str = ""
-    """`deadline`, `refused` (before it began), `failed` (on the way), `unreachable`, `cancelled`; empty when completed."""
+    """`deadline`, `refused` (before it began), `failed` (on the way), `unreachable`, `cancelled`; empty: completed."""
     total_ms: int | None = None
     downtime_ms: int | None = None
     setup_ms: int | None = None

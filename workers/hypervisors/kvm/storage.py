@@ -38,7 +38,7 @@ def remove_overlay(connection: libvirt.virConnect, uuid: str) -> None:
 def _pool(connection: libvirt.virConnect, disk: str) -> libvirt.virStoragePool:
     """The pool that holds the image: the host's own, or else a transient one of ours over its directory.
 
-    Ours stays for the next VM (ending it could fail another one's creation) and is gone with the next start of the host.
+    Ours stays for the next VM (ending it could fail another one's creation) until the host is started anew.
     """
     try:
         return connection.storageVolLookupByPath(disk).storagePoolLookupByVolume()
