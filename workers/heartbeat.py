@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from labctl.errors import LabError
 from labctl.store import AttemptHandle, Store
 from workers.guard import Guard
-from workers.owner import owner_lives
+from workers.owner import owner_lives, owner_wants_an_end
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,13 @@ def heartbeat(store: Store, handle: AttemptHandle, guard: Guard, phase: Callable
 def _reason_to_end(store: Store, handle: AttemptHandle, phase: str) -> str:
     if not owner_lives():
         return "the command that started this worker is gone"
+    if owner_wants_an_end():
+        return "the command that started this worker is ending"
     try:
         return store.heartbeat(handle, phase=phase)
     except LabError as error:
         log.warning("heartbeat of attempt %s failed: %s", handle.id, error)
-        return ""
+    except Exception:
+        # Whatever it is, the next beat may get through; an attempt whose heart stops is given up.
+        log.exception("heartbeat of attempt %s failed", handle.id)
+    return ""

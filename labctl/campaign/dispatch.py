@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 
+from labctl.errors import LabError
 from labctl.model.lab import Lab
 from labctl.store import AttemptHandle
 
@@ -17,7 +19,7 @@ TASK_CLEAN = "workers.clean"
 
 
 class Dispatcher(Protocol):
-    """What sends work to the workers of a lab."""
+    """What sends work to the workers of a lab. Raises `LabError` (`broker`) when it can't be sent."""
 
     def attempt(self, lab: Lab, handle: AttemptHandle) -> None:
         """Ask for an attempt to be carried out."""
@@ -58,4 +60,13 @@ class CeleryDispatcher:
         self._app.close()
 
     def _send(self, lab: Lab, task: str, arguments: dict[str, object]) -> None:
-        self._app.send_task(task, kwargs=arguments, queue=queue_of(lab), retry=True, retry_policy={"max_retries": 3})
+        queue, policy = queue_of(lab), {"max_retries": 3}
+        try:
+            self._app.send_task(task, kwargs=arguments, queue=queue, retry=True, retry_policy=policy)
+        except OperationalError as error:
+            raise LabError(
+                "The broker takes no messages.",
+                kind="broker",
+                why=str(error),
+                todo="Nothing is lost: `labctl run --resume ID` goes on with the campaign.",
+            ) from error

@@ -29,6 +29,8 @@ from labctl.model.lab import Lab
 
 _START_SECONDS = 15.0
 _STOP_SECONDS = 10.0
+_LAST_SECONDS = 45.0
+"""How long a worker may take to end its attempts and to remove their VMs."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -38,17 +40,26 @@ class Session:
 
     broker: str
     dispatcher: CeleryDispatcher
+    redis: subprocess.Popen[bytes]
     worker: subprocess.Popen[bytes]
     log: Path
 
     def check(self) -> None:
-        """Raise `LabError` (`worker-died`) when the worker has ended by itself."""
+        """Raise `LabError` (`worker-died`, `broker`) when the worker or Redis has ended by itself."""
         code = self.worker.poll()
         if code is not None:
             raise LabError(
                 f"The worker ended with exit code {code}.",
                 kind="worker-died",
                 why=_tail(self.log),
+                todo="The campaign is kept: `labctl run --resume ID` goes on with it.",
+            )
+        code = self.redis.poll()
+        if code is not None:
+            raise LabError(
+                f"The private Redis ended with exit code {code}.",
+                kind="broker",
+                why="Something other than labctl ended it; for want of memory, perhaps.",
                 todo="The campaign is kept: `labctl run --resume ID` goes on with it.",
             )
 
@@ -63,7 +74,7 @@ def session(lab: Lab, *, state: Path, store_url: str, slots: int) -> Iterator[Se
     logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="labctl-") as directory:
         broker = Path(directory) / "redis.sock"
-        with _redis(broker, Path(directory)):
+        with _redis(broker, Path(directory)) as process:
             url = f"redis+socket://{broker}"
             log = logs / f"worker-{os.getpid()}.log"
             with _worker(
@@ -71,13 +82,13 @@ def session(lab: Lab, *, state: Path, store_url: str, slots: int) -> Iterator[Se
             ) as worker:
                 dispatcher = CeleryDispatcher(url)
                 try:
-                    yield Session(broker=url, dispatcher=dispatcher, worker=worker, log=log)
+                    yield Session(broker=url, dispatcher=dispatcher, redis=process, worker=worker, log=log)
                 finally:
                     dispatcher.close()
 
 
 @contextmanager
-def _redis(socket: Path, directory: Path) -> Iterator[None]:
+def _redis(socket: Path, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     program = shutil.which("redis-server")
     if program is None:
         raise LabError(
@@ -96,9 +107,9 @@ def _redis(socket: Path, directory: Path) -> Iterator[None]:
         )  # fmt: skip
     try:
         _wait_for_redis(process, socket, log)
-        yield
+        yield process
     finally:
-        _stop(process)
+        _stop(process, seconds=_STOP_SECONDS)
 
 
 def _wait_for_redis(process: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
@@ -119,12 +130,13 @@ def _wait_for_redis(process: subprocess.Popen[bytes], socket: Path, log: Path) -
 def _worker(
     lab: Lab, *, broker: str, store_url: str, slots: int, log: Path, directory: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    ready = directory / "worker.ready"
+    ready, stop = directory / "worker.ready", directory / "worker.stop"
     environment = os.environ | {
         "LABCTL_BROKER": broker,
         "LABCTL_STORE": store_url,
         "LABCTL_OWNER": str(os.getpid()),
         "LABCTL_READY": str(ready),
+        "LABCTL_STOP": str(stop),
         "PYTHONUNBUFFERED": "1",
     }
     with log.open("ab") as output:
@@ -143,16 +155,17 @@ def _worker(
             time.sleep(0.05)
         yield process
     finally:
-        _stop(process)
+        stop.touch()
+        _stop(process, seconds=_LAST_SECONDS)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process group that we started: ask, wait, then force."""
+def _stop(process: subprocess.Popen[bytes], *, seconds: float) -> None:
+    """End a process group that we started: ask, wait so many seconds, then force."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_SECONDS)
+            process.wait(seconds)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
