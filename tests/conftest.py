@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from labctl.model.lab import Lab
 from labctl.spec.embedded import BENCHMARK_NETWORK, BLOCK_PREFIX_LENGTH, EmbeddedSpec, expand_embedded
+from tests.desk import Desk, a_desk
 from workers.locallab import embedded, namespaces
 from workers.locallab.directory import REGISTRY
 from workers.locallab.image import ProbeImage, build, default_cache
@@ -51,6 +53,28 @@ def make_lab() -> Iterator[Callable[..., Lab]]:
     yield make
     for lab in made:
         embedded.down(lab, say=print)
+
+
+@pytest.fixture
+def desk(embedded_lab: Lab, tmp_path: Path) -> Iterator[Desk]:
+    """A desk at the lab of the tests; the test fails when anything is left at its end."""
+    with a_desk(embedded_lab, tmp_path) as desk:
+        yield desk
+
+
+@pytest.fixture
+def mended_lab(embedded_lab: Lab) -> Iterator[Lab]:
+    """The lab, for tests that break it: it is whole again afterwards."""
+    yield embedded_lab
+    embedded.up(embedded_lab, say=print)
+
+
+@pytest.fixture
+def another_key(tmp_path: Path) -> Path:
+    """An SSH key that the lab doesn't know."""
+    path = tmp_path / "another_key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    return path
 
 
 def a_lab_of_tests(

@@ -457,7 +457,7 @@ def _telling_scenario(rows: Sequence[Row], factor: str, campaign: Campaign) -> s
     levels: dict[str, set[Level]] = {scenario.value: set() for scenario in campaign.scenarios}
     for row in rows:
         if row.summary.n:
-            levels[str(row.levels[SCENARIO])].add(row.levels.get(factor, NO_VM))
+            levels.setdefault(str(row.levels[SCENARIO]), set()).add(row.levels.get(factor, NO_VM))
     some = [name for name, found in levels.items() if found]
     return next((name for name in some if len(levels[name]) > 1), some[0] if some else None)
 
