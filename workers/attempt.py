@@ -1,4 +1,4 @@
-"""The procedure of an attempt, to be read top to bottom: place, verify, settle, transfer (migrate), collect, release.
+"""The procedure of an attempt, to be read top to bottom: place, verify, transfer (migrate), collect, release.
 
 Its hosts are leased before it begins (`labctl.campaign.engine.advance`) and freed when its result is accepted.
 """
@@ -22,7 +22,7 @@ from workers.journal import Journal
 from workers.machines import Machines
 from workers.placing import Endpoint, Placed, place, release
 from workers.transferring import roles, transfer
-from workers.verification import Asked, prepare, read_machine, verify_vm
+from workers.verification import Asked, differences, prepare, read_machine, verify_vm
 
 log = logging.getLogger(__name__)
 
@@ -86,17 +86,21 @@ class Attempt:
         who = roles(order, placed)
         for index in range(1, order.warmups + 1):
             with journal.phase("warm-up"):
-                transfer(
+                fault = transfer(
                     order, order.warmup, who, journal, self._guard,
                     attempt=self._claimed.id, index=index, counted=False,
                 )  # fmt: skip
+            if fault is not None:
+                raise fault
         for index in range(order.warmups + 1, order.warmups + order.transfers + 1):
             with journal.phase("transfer"):
-                transfer(
+                fault = transfer(
                     order, order.transfer, who, journal, self._guard,
                     attempt=self._claimed.id, index=index, counted=True, event=self._event(placed, index),
                 )  # fmt: skip
-            self._judge_migrations(index)
+            self._judge_migrations(placed, index)
+            if fault is not None:
+                raise fault
         with journal.phase("collect"):
             self._collect(placed)
 
@@ -133,11 +137,13 @@ class Attempt:
             if name in facts:
                 self._journal.keep(f"vm-{endpoint.side}/{name}", str(facts.pop(name)).encode())
         self._fact(endpoint.subject, "created", facts)
-        made = facts.get("nic.model")
-        if made is not None and made != self._order.vm.nic_model:
+        different = differences(self._order.vm, facts)
+        if different:
             raise LabError(
-                f"VM {endpoint.vm.name} was made with NIC model {made}, not {self._order.vm.nic_model}.",
-                kind="nic-mismatch",
+                f"VM {endpoint.vm.name} was not made as it was asked for.",
+                kind="vm-mismatch",
+                why="; ".join(different),
+                todo="The hypervisor ignores what it was asked for: leave out that level, or mend the host.",
                 host=endpoint.vm.host,
             )
 
@@ -148,7 +154,7 @@ class Attempt:
         else:
             assert self._order.vm is not None
             asked = Asked(mac=endpoint.vm.mac, address=str(endpoint.vm.address), shape=self._order.vm, tool=tool)
-            facts = verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard)
+            facts = verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard, set_up=when == "before")
         self._fact(endpoint.subject, when, facts)
 
     def _check_placement(self, placed: Placed, *, when: str) -> None:
@@ -245,8 +251,9 @@ class Attempt:
         self._journal.current = "transfer"
         return outcome
 
-    def _judge_migrations(self, index: int) -> None:
-        """Raise for a migration that did not come about, after the transfer around it has been kept."""
+    def _judge_migrations(self, placed: Placed, index: int) -> None:
+        """Raise for a migration that did not come about, after the transfer around it has been kept and the VM found
+        where it was before."""
         for item in self._journal.migrations:
             if item.transfer_index != index or item.completed:
                 continue
@@ -255,6 +262,7 @@ class Attempt:
             if kind == "cancelled":
                 self._guard.check()
             if kind == "deadline":
+                self._check_placement(placed, when="after")
                 raise SystemUnderTestError(what, kind="migration-timeout", why=error)
             raise LabError(
                 what, kind=f"migration-{kind or 'failed'}", why=error, todo="Check the migration path.",
@@ -268,8 +276,10 @@ class Attempt:
         machines = Machines(self._claimed.lab, store=self._store.identity, guard=Guard())
         try:
             self._journal.warnings.extend(release(self._claimed, machines, self._store, park=park))
-        except LabError as error:
-            self._journal.warnings.append(f"The VMs could not be released: {error.what}")
+        except Exception as error:
+            # The result is worth more than a clean end: what is left is recorded, and cleaning finds it.
+            log.exception("attempt %s: release failed", self._claimed.id)
+            self._journal.warnings.append(f"The VMs could not be released: {getattr(error, 'what', error)}")
         finally:
             with suppress(LabError):
                 machines.close()

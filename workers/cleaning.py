@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from labctl.campaign import engine
 from labctl.errors import LabError
 from labctl.store import Store, VmRecord
 from workers.guard import Guard
+from workers.heartbeat import BEAT_SECONDS
 from workers.machines import Machines
 from workers.placing import vm_of
+from workers.transferring import job_seconds
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +31,20 @@ def clean_campaign(store: Store, campaign_id: int) -> None:
     finally:
         machines.close()
     for attempt_id in store.lost_attempts(lab=lab.name):
-        if not store.vms_of_attempt(attempt_id):
+        if not store.vms_of_attempt(attempt_id) and not _may_still_load_hosts(store, attempt_id):
             engine.cleaned(store, attempt_id)
+
+
+def _may_still_load_hosts(store: Store, attempt_id: int) -> bool:
+    """Whether processes that a lost attempt started on hosts or plain machines may still move data there.
+
+    Those in its VMs are gone with the VMs; those on a host end by themselves when their lifetime is over.
+    """
+    order, seen = store.last_sign_of_life(attempt_id)
+    if order.placement.sender.vm and order.placement.receiver.vm:
+        return False
+    longest = max(job_seconds(order, order.transfer), job_seconds(order, order.warmup))
+    return time.time() < seen + BEAT_SECONDS + longest
 
 
 def _destroy(record: VmRecord, machines: Machines, store: Store) -> None:

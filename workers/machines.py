@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from importlib import import_module
 
 from labctl.errors import LabError
@@ -24,28 +25,32 @@ class Machines:
         self.lab = lab
         self._store = store
         self._guard = guard
+        self._making = threading.Lock()
         self._drivers: dict[Hypervisor, VmDriver] = {}
         self._channels: dict[str, SshChannel] = {}
 
     def driver(self, host: str) -> VmDriver:
         """The driver of a host's hypervisor. Raises `LabError` (`no-driver`) when there is none."""
         kind = self.lab.hosts[host].hypervisor
-        if kind not in self._drivers:
-            if kind not in DRIVERS:
-                raise LabError(f"There is no driver for {kind} yet.", kind="no-driver", host=host)
-            module, _, name = DRIVERS[kind].partition(":")
-            self._drivers[kind] = getattr(import_module(module), name)(self.lab, store=self._store, guard=self._guard)
-        return self._drivers[kind]
+        with self._making:
+            if kind not in self._drivers:
+                if kind not in DRIVERS:
+                    raise LabError(f"There is no driver for {kind} yet.", kind="no-driver", host=host)
+                module, _, name = DRIVERS[kind].partition(":")
+                make = getattr(import_module(module), name)
+                self._drivers[kind] = make(self.lab, store=self._store, guard=self._guard)
+            return self._drivers[kind]
 
     def channel(self, name: str) -> Channel:
         """The channel to a host or a plain machine itself. Raises `LabError` (`no-channel`) when the lab names none."""
-        if name not in self._channels:
-            self._channels[name] = SshChannel(
-                endpoint=f"{'host' if name in self.lab.hosts else 'machine'} {name}",
-                access=self._access(name),
-                guard=self._guard,
-            )
-        return self._channels[name]
+        with self._making:
+            if name not in self._channels:
+                self._channels[name] = SshChannel(
+                    endpoint=f"{'host' if name in self.lab.hosts else 'machine'} {name}",
+                    access=self._access(name),
+                    guard=self._guard,
+                )
+            return self._channels[name]
 
     def _access(self, name: str) -> SshAccess:
         access = self.lab.hosts[name].ssh if name in self.lab.hosts else self.lab.machines[name].ssh
@@ -61,7 +66,9 @@ class Machines:
 
     def close(self) -> None:
         """Close all connections; an error while closing hides no other."""
-        closes = [channel.close for channel in self._channels.values()] + [driver.close for driver in self._drivers.values()]
+        closes = [channel.close for channel in self._channels.values()] + [
+            driver.close for driver in self._drivers.values()
+        ]
         for close in closes:
             with contextlib.suppress(LabError):
                 close()

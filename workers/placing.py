@@ -192,12 +192,8 @@ def _create(
         ),
         passthrough=_device(lab, endpoint, shape),
     )
-    try:
-        return machines.driver(endpoint.host).create(endpoint.host, request, timeout=claimed.order.timeouts.boot)
-    except LabError:
-        # A driver leaves nothing behind when `create` fails, so there is nothing to be cleaned.
-        store.change_vm(vm_uuid, state="gone")
-        raise
+    # When `create` fails the record stays: the release looks whether a VM came about all the same.
+    return machines.driver(endpoint.host).create(endpoint.host, request, timeout=claimed.order.timeouts.boot)
 
 
 def _guest_range(network: Network) -> tuple[IPv4Address, IPv4Address]:
@@ -229,6 +225,12 @@ def _device(lab: Lab, endpoint: EndpointOrder, shape: VmShape) -> str:
     return devices[position]
 
 
+def _home(claimed: ClaimedAttempt, record: VmRecord) -> str:
+    """The host on which the next run would look for a VM of this role. One that was migrated away is not parked."""
+    placement = claimed.order.placement
+    return (placement.sender if record.role == Side.SENDER else placement.receiver).host
+
+
 def vm_of(record: VmRecord) -> Vm:
     """The VM that a record is about."""
     return Vm(
@@ -246,7 +248,7 @@ def release(claimed: ClaimedAttempt, machines: Machines, store: Store, *, park: 
         vm = vm_of(record)
         driver = machines.driver(record.host)
         try:
-            if park:
+            if park and record.host == _home(claimed, record):
                 driver.pause(vm)
                 store.change_vm(vm.uuid, state="parked")
             else:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 
 from labctl.campaign import engine
 from labctl.campaign.dispatch import TASK_ATTEMPT, TASK_CLEAN
+from labctl.errors import LabError
+from labctl.model.result import AttemptResult
 from labctl.store import AttemptHandle, Store
 from workers.app import app
 from workers.attempt import Attempt
 from workers.cleaning import clean_campaign
-from workers.guard import Guard
+from workers.guard import Deadline, Guard
 from workers.heartbeat import heartbeat
+from workers.owner import owner_lives, owner_wants_an_end
 from workers.process import process_store
 
 log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 600.0
+RETRY_SECONDS = 2.0
 
 
 @app.task(name=TASK_ATTEMPT)  # type: ignore[untyped-decorator]
@@ -32,8 +39,21 @@ def attempt(*, attempt_id: int, token: str) -> None:
     work = Attempt(claimed, store=store, guard=guard)
     with heartbeat(store, handle, guard, work.phase):
         result = work.carry_out()
-    if not engine.accept(store, handle, result):
-        log.warning("attempt %s: its token became void; its result was dropped", attempt_id)
+        if not _accepted(store, handle, result):
+            log.warning("attempt %s: its token became void; its result was dropped", attempt_id)
+
+
+def _accepted(store: Store, handle: AttemptHandle, result: AttemptResult) -> bool:
+    """Hand the result in, patiently: hours of work are in it, and the store may be full or locked for a while."""
+    deadline = Deadline.after(PATIENCE_SECONDS)
+    while True:
+        try:
+            return engine.accept(store, handle, result)
+        except LabError as error:
+            if deadline.passed or owner_wants_an_end() or not owner_lives():
+                raise
+            log.warning("attempt %s: its result could not be stored yet: %s", handle.id, error)
+            time.sleep(RETRY_SECONDS)
 
 
 @app.task(name=TASK_CLEAN)  # type: ignore[untyped-decorator]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from labctl.errors import LabError, SystemUnderTestError
+from labctl.errors import LabctlError, LabError, SystemUnderTestError
 from labctl.model.order import RunOrder, TransferOrder
 from labctl.model.reading import Capture, ErrorKind, Reading
 from labctl.model.result import ClockOffset, TransferResult
@@ -23,7 +24,11 @@ from workers.placing import Endpoint, Placed
 from workers.transfers.registry import tool as find_tool
 
 _FIRST_PORT = 20_000
-_PORTS = 20_000
+_PORTS = 12_000
+"""Ports up to 31,999, below the range from which Linux takes ephemeral ones (32,768 and up)."""
+_PORTS_OF_ATTEMPT = 100
+_SPARE_SECONDS = 60.0
+"""How long processes of a transfer may outlive its asked time at the most, beside its migrations."""
 _SERVER_SECONDS = 5.0
 """How long a server may take to end by itself after its client has."""
 
@@ -46,7 +51,8 @@ class Ended:
     started: float
     elapsed: float
     hung: bool
-    server_survived: bool
+    server_survived: bool | None
+    """None when its endpoint didn't answer any more."""
 
 
 def roles(order: RunOrder, placed: Placed) -> Roles:
@@ -60,8 +66,8 @@ def roles(order: RunOrder, placed: Placed) -> Roles:
 
 
 def port_of(attempt: int, index: int) -> int:
-    """The port of a transfer: no other transfer of the last two thousand attempts had it."""
-    return _FIRST_PORT + (attempt * 10 + index) % _PORTS
+    """The port of a transfer: another one than those of the transfers and attempts just before it."""
+    return _FIRST_PORT + (attempt * _PORTS_OF_ATTEMPT + index) % _PORTS
 
 
 def transfer(
@@ -75,8 +81,8 @@ def transfer(
     index: int,
     counted: bool,
     event: Callable[[float], None] | None = None,
-) -> TransferResult:
-    """Make one transfer and keep it in the journal, whatever became of it; then raise when it holds no figure.
+) -> LabctlError | None:
+    """Make one transfer and keep it in the journal. Returns whose fault it is when it holds no whole figure, else None.
 
     `event` is called with the monotonic time at which the client was started, as soon as it runs; it takes its time.
     """
@@ -123,8 +129,13 @@ def transfer(
         ("server.stderr", ended.server[1]),
     ):
         journal.keep(f"transfer-{index}/{name}", content)
-    judge(result, ended, who, migrated=event is not None)
-    return result
+    return fault(result, ended, who, migrated=event is not None)
+
+
+def job_seconds(order: RunOrder, asked: TransferOrder) -> float:
+    """How long the processes of a transfer live at the most, whatever becomes of the worker that started them."""
+    migrations = 2 * order.timeouts.migration if order.migration else 0.0
+    return asked.seconds + order.timeouts.transfer_grace + migrations + _SPARE_SECONDS
 
 
 def _both_sides(
@@ -138,7 +149,7 @@ def _both_sides(
     event: Callable[[float], None] | None,
 ) -> Ended:
     grace = order.timeouts.transfer_grace
-    lifetime = asked.seconds + grace + order.timeouts.migration + 30
+    lifetime = job_seconds(order, asked)
     try:
         server = who.server.channel.start(server_command, lifetime=lifetime, ready_port=port)
     except ChannelError as error:
@@ -151,14 +162,16 @@ def _both_sides(
     try:
         started, began = time.time(), time.monotonic()
         client = who.client.channel.start(client_command, lifetime=lifetime)
-        try:
-            if event is not None:
-                event(began)
-            ended, hung = _wait(client, client_command, began, asked.seconds, grace, guard)
-        except BaseException:
-            _end(client)
-            raise
-        elapsed = time.monotonic() - began
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            # The client's end is awaited beside the event: a migration may outlast the transfer.
+            waiting = pool.submit(_wait, client, client_command, began, asked.seconds, grace, guard)
+            try:
+                if event is not None:
+                    event(began)
+                ended, hung, elapsed = waiting.result()
+            except BaseException:
+                _end(client)
+                raise
         survived, output = _server_end(server, forced=hung or not ended.stdout)
         return Ended(client=ended, server=output, started=started, elapsed=elapsed, hung=hung, server_survived=survived)
     except BaseException:
@@ -168,8 +181,11 @@ def _both_sides(
 
 def _wait(
     client: Process, command: tuple[str, ...], began: float, seconds: float, grace: float, guard: Guard
-) -> tuple[CommandResult, bool]:
-    """Wait for the client; past its time it is ended by force and what it printed is taken all the same."""
+) -> tuple[CommandResult, bool, float]:
+    """Wait for the client. Returns its result, whether it had to be ended by force, and its seconds.
+
+    Past its time it is ended and what it printed is taken all the same.
+    """
     passed = time.monotonic() - began
     try:
         result = client.wait(timeout=max(1.0, seconds + grace - passed), quiet=max(0.0, seconds - passed))
@@ -179,24 +195,29 @@ def _wait(
         guard.check()
         client.kill()
         with suppress(ChannelError):
-            return replace(client.wait(timeout=_SERVER_SECONDS), argv=command), True
+            return replace(client.wait(timeout=_SERVER_SECONDS), argv=command), True, time.monotonic() - began
         stdout, stderr = client.output()
         ended = CommandResult(
             argv=command, exit_code=137, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began
         )
-        return ended, True
-    return result, False
+        return ended, True, time.monotonic() - began
+    return result, False, time.monotonic() - began
 
 
-def _server_end(server: Process, *, forced: bool) -> tuple[bool, tuple[bytes, bytes]]:
-    """Whether the server was alive until its client ended, and what it printed. It is ended in any case."""
-    survived = True
+def _server_end(server: Process, *, forced: bool) -> tuple[bool | None, tuple[bytes, bytes]]:
+    """Whether the server was alive until its client ended (None: its endpoint is silent), and what it printed.
+
+    It is ended in any case.
+    """
+    survived: bool | None = None
     try:
         if forced:
             survived = not server.finished()
             server.kill()
         ended = server.wait(timeout=_SERVER_SECONDS)
-    except ChannelError:
+    except ChannelError as error:
+        if error.kind == "channel-timeout" and survived is None:
+            survived = True
         _end(server)
         with suppress(LabError):
             return survived, server.output()
@@ -227,19 +248,19 @@ def time_zero(ended: Ended, reading: Reading) -> tuple[float | None, float | Non
     return ended.started + slack / 2, slack / 2
 
 
-def judge(result: TransferResult, ended: Ended, who: Roles, *, migrated: bool) -> None:
-    """Raise when the transfer holds no whole figure, by whose fault it is."""
+def fault(result: TransferResult, ended: Ended, who: Roles, *, migrated: bool) -> LabctlError | None:
+    """Whose fault it is that the transfer holds no whole figure, as an error to be raised; None when it holds one."""
     reading = result.reading
     if reading.ok and not reading.partial:
-        return
+        return None
     said = reading.error or f"its output reads as {reading.error_kind or 'invalid'}"
     if ended.hung:
         text = f"The {result.tool} client never ended and was stopped after {result.elapsed:.0f} s."
         if migrated:
-            raise SystemUnderTestError(text, kind="transfer-hung", why=f"A VM was migrated during it; {said}")
-        raise LabError(text, kind="client-hung", why=said, todo="It is tried again with fresh VMs.")
+            return SystemUnderTestError(text, kind="transfer-hung", why=f"A VM was migrated during it; {said}")
+        return LabError(text, kind="client-hung", why=said, todo="It is tried again with fresh VMs.")
     if reading.error_kind in (ErrorKind.SERVER_BUSY, ErrorKind.CONNECT_REFUSED):
-        raise LabError(
+        return LabError(
             f"The {result.tool} server at {who.server.address} took no connection.",
             kind=str(reading.error_kind).replace("_", "-"),
             why=said,
@@ -247,22 +268,25 @@ def judge(result: TransferResult, ended: Ended, who: Roles, *, migrated: bool) -
         )
     if reading.error_kind is ErrorKind.CONNECTION_LOST:
         if not ended.server_survived and not migrated:
-            raise LabError(
-                f"The {result.tool} server died in mid-transfer.",
-                kind="server-died",
+            silent = ended.server_survived is None
+            return LabError(
+                f"{who.server.channel.endpoint} fell silent in mid-transfer."
+                if silent
+                else f"The {result.tool} server died in mid-transfer.",
+                kind="endpoint-silent" if silent else "server-died",
                 why=said,
                 todo="It is tried again with fresh VMs.",
             )
-        raise SystemUnderTestError(
+        return SystemUnderTestError(
             "The connection was lost in mid-transfer.",
             kind="connection-lost",
             why=f"{'A VM was migrated during it; ' if migrated else ''}{said}",
         )
     if reading.error_kind is None:
-        raise LabError(
+        return LabError(
             "A clock stepped during the transfer, so that its figures are not valid.", kind="clock-step", why=said
         )
-    raise LabError(
+    return LabError(
         f"The {result.tool} client left no whole result.",
         kind=str(reading.error_kind).replace("_", "-"),
         why=said,

@@ -84,6 +84,23 @@ class Asked:
     tool: str
 
 
+def differences(shape: VmShape, made: Mapping[str, Fact]) -> tuple[str, ...]:
+    """Where what the hypervisor says it made is not what was asked for, in sentences. An unknown fact is no difference."""
+    backend = None if shape.vhost is None else ("vhost" if shape.vhost else "qemu")
+    asked: dict[str, Fact] = {
+        "nic.model": shape.nic_model,
+        "nic.queues": shape.queues,
+        "nic.backend": backend,
+        "vcpus": shape.vcpus,
+        "memory_bytes": -(-shape.memory // 1024) * 1024,
+    }
+    return tuple(
+        f"{name} is {made[name]}, though {value} was asked for"
+        for name, value in asked.items()
+        if value is not None and made.get(name) is not None and made[name] != value
+    )
+
+
 def prepare(channel: Channel, order: RunOrder) -> None:
     """Run the campaign's own commands in a VM. Raises `LabError` (`prepare-failed`)."""
     for command in order.prepare:
@@ -98,15 +115,19 @@ def prepare(channel: Channel, order: RunOrder) -> None:
             )
 
 
-def verify_vm(channel: Channel, asked: Asked, *, timeout: float, guard: Guard) -> Mapping[str, Fact]:
+def verify_vm(
+    channel: Channel, asked: Asked, *, timeout: float, guard: Guard, set_up: bool = True
+) -> Mapping[str, Fact]:
     """Set MTU and offloads, read everything back, and return it as facts. Waits for the adapter and its link.
+
+    Without `set_up` nothing is set: what a migration has changed is then seen, not mended.
 
     Raises `LabError`: `nic-missing`, `nic-mismatch`, `offload-mismatch`, `mtu-mismatch`, `address-missing`, `link-down`,
     `tool-missing`; each says what was asked and what was found.
     """
     deadline = Deadline.after(LINK_SECONDS)
     while True:
-        facts = _read_vm(channel, asked, timeout=timeout)
+        facts = _read_vm(channel, asked, timeout=timeout, set_up=set_up)
         ready = facts.get("link") == 1 and str(facts.get("address", "")) == asked.address
         if ready or deadline.passed:
             break
@@ -125,9 +146,10 @@ def read_machine(channel: Channel, *, tool: str, timeout: float) -> Mapping[str,
     return facts
 
 
-def _read_vm(channel: Channel, asked: Asked, *, timeout: float) -> dict[str, Fact]:
-    offloads = [word for name, on in asked.shape.offloads.items() for word in (name, "on" if on else "off")]
-    mtu = "" if asked.shape.mtu is None else str(asked.shape.mtu)
+def _read_vm(channel: Channel, asked: Asked, *, timeout: float, set_up: bool) -> dict[str, Fact]:
+    wanted = asked.shape.offloads.items() if set_up else ()
+    offloads = [word for name, on in wanted for word in (name, "on" if on else "off")]
+    mtu = str(asked.shape.mtu) if set_up and asked.shape.mtu is not None else ""
     script = channel.run(
         ["/bin/sh", "-c", _GUEST_SCRIPT, "labctl", asked.mac, mtu, asked.tool, *offloads], timeout=timeout
     )

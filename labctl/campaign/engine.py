@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib import metadata
 
 from labctl.campaign.dispatch import Dispatcher
@@ -11,12 +12,12 @@ from labctl.campaign.resources import resources_of
 from labctl.errors import SpecError
 from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Lab
-from labctl.model.outcome import CampaignState, RunState
+from labctl.model.outcome import AttemptState, CampaignState, RunState
 from labctl.model.result import AttemptResult
 from labctl.plan.applicability import placements
 from labctl.plan.matrix import block_order, planned_cells, refuse_oversize
 from labctl.plan.resolve import resolve
-from labctl.store import AttemptHandle, CampaignHead, Store
+from labctl.store import MESSAGE_LOST, WORKER_LOST, AttemptHandle, CampaignHead, Store
 
 SILENT_SECONDS = 30.0
 """A claimed attempt without a heartbeat for so long is lost. Workers beat every 2 s."""
@@ -92,6 +93,28 @@ def give_up_lost(store: Store, lab: Lab, dispatcher: Dispatcher) -> tuple[int, .
     return lost
 
 
+def give_up_dead(store: Store, head: CampaignHead, dead: Sequence[int], dispatcher: Dispatcher) -> None:
+    """Void the tokens of attempts of a campaign whose worker process is known to have died; have their VMs removed."""
+    if dead:
+        store.lose_attempts(dead, WORKER_LOST)
+        dispatcher.clean(head.lab, head.id)
+
+
+def withdraw_unclaimed(store: Store, campaign_id: int) -> None:
+    """Give up attempts of a campaign whose messages are lost with their broker. Nobody began them, so their hosts are
+    free and their runs go back."""
+    unclaimed = [item.id for item in store.active_attempts(campaign_id) if item.state is AttemptState.SENT]
+    store.lose_attempts(unclaimed, MESSAGE_LOST, states=(AttemptState.SENT,))
+    for attempt_id in unclaimed:
+        cleaned(store, attempt_id)
+
+
+def clean_lost(store: Store, lab: Lab, dispatcher: Dispatcher) -> None:
+    """Ask again for the cleaning of lost attempts that still hold hosts of the lab: an earlier try may have failed."""
+    for campaign_id in {store.tries(attempt)[0] for attempt in store.lost_attempts(lab=lab.name)}:
+        dispatcher.clean(lab, campaign_id)
+
+
 def accept(store: Store, handle: AttemptHandle, result: AttemptResult) -> bool:
     """Take an attempt's result as the outcome policy says. False when its token is void: the result is then dropped."""
     campaign_id, tries = store.tries(handle.id)
@@ -112,10 +135,15 @@ def interrupt(store: Store, campaign_id: int) -> None:
 
 def resume(store: Store, campaign_id: int) -> None:
     """Let a paused campaign go on. Raises `SpecError` for one that is done or cancelled."""
+    refuse_ended(store, campaign_id)
+    store.set_state(campaign_id, CampaignState.ACTIVE)
+
+
+def refuse_ended(store: Store, campaign_id: int) -> None:
+    """Raise `SpecError` for a campaign that is done or cancelled, or that isn't there."""
     state = store.state(campaign_id)
     if state in (CampaignState.DONE, CampaignState.CANCELLED):
         raise SpecError(
             f"Campaign {campaign_id} can't be resumed: it is {state}.",
             todo=f"See its report: `labctl report {campaign_id}`.",
         )
-    store.set_state(campaign_id, CampaignState.ACTIVE)

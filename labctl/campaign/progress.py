@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from labctl.model.campaign import Campaign, Cell
+from labctl.campaign.resources import machines_of
+from labctl.model.campaign import Cell
 from labctl.model.outcome import CampaignState, RunState
 from labctl.plan.estimate import run_seconds
 from labctl.store import ActiveAttempt, CampaignHead, Store
+
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +25,7 @@ class Progress:
     done: int
     counts: Mapping[str, int]
     active: tuple[ActiveAttempt, ...]
-    seconds_left: tuple[float, float]
+    seconds_left: Range
     measured: int
     """How many attempts the range rests on; 0 means that it is only the plan's estimate."""
 
@@ -38,27 +42,29 @@ def progress(store: Store, head: CampaignHead) -> Progress:
         done=total - open_runs,
         counts=counts,
         active=store.active_attempts(head.id),
-        seconds_left=_seconds_left(head.campaign, store.pending_cells(head.id), durations),
+        seconds_left=_seconds_left(head, store.pending_cells(head.id), durations),
         measured=sum(len(values) for values in durations.values()),
     )
 
 
 def _seconds_left(
-    campaign: Campaign, left: Mapping[str, tuple[Cell, int]], durations: Mapping[str, list[float]]
-) -> tuple[float, float]:
-    """A low and a high figure: the plan's estimate times the ratio of measured to estimated time, less or plus its spread.
+    head: CampaignHead, left: Mapping[str, tuple[Cell, int]], durations: Mapping[str, list[float]]
+) -> Range:
+    """A low and a high figure, from what the attempts so far took.
 
-    Until three attempts have ended the range is the estimate with a quarter off and on.
+    A cell that was measured counts with its own mean; the others with the plan's estimate, times the ratio of measured to
+    estimated seconds of those that were. Physical machines work side by side. Until three attempts have ended the range
+    is a quarter off and on; then it is two standard errors of the ratio, at least a tenth.
     """
-    estimates = {cell_id: run_seconds(campaign, cell) for cell_id, (cell, _) in left.items()}
-    expected = 0.0
-    for cell_id, (_, count) in left.items():
-        own = durations.get(cell_id)
-        expected += count * (statistics.fmean(own) if own else estimates[cell_id])
-    ended = [value for values in durations.values() for value in values]
-    if len(ended) < 3:
-        return expected * 0.75, expected * 1.25
-    spread = min(
-        0.5, statistics.stdev(ended) / statistics.fmean(ended) / max(1, sum(n for _, n in left.values())) ** 0.5
-    )
+    estimates = {cell_id: run_seconds(head.campaign, cell) for cell_id, (cell, _) in left.items()}
+    measured = {cell_id: statistics.fmean(values) for cell_id, values in durations.items() if values}
+    ratios = [
+        value / estimates[cell_id] for cell_id, values in durations.items() if cell_id in estimates for value in values
+    ]
+    ratio = statistics.fmean(ratios) if ratios else 1.0
+    expected = sum(count * measured.get(cell_id, ratio * estimates[cell_id]) for cell_id, (_, count) in left.items())
+    expected /= machines_of(head.lab)
+    spread = 0.25
+    if len(ratios) >= 3:
+        spread = min(0.5, max(0.1, 2 * statistics.stdev(ratios) / ratio / math.sqrt(len(ratios))))
     return expected * (1 - spread), expected * (1 + spread)

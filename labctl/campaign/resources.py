@@ -6,6 +6,11 @@ from labctl.model.lab import Lab
 from labctl.model.order import Placement
 
 
+def machines_of(lab: Lab) -> int:
+    """How many physical machines have hosts: as many attempts at once there can be at the most."""
+    return max(1, len({host.machine for host in lab.hosts.values()}))
+
+
 def resources_of(placement: Placement, lab: Lab) -> frozenset[str]:
     """Names of everything that an attempt leases: `host:a`, `machine:blade-1`.
 

@@ -98,6 +98,7 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
         Rule(reads=("protocol", "buffer"), judge=_udp_buffer),
         Rule(reads=("seconds", "interval", "migrate_at", "migrate_back"), judge=_room_to_migrate),
         Rule(reads=("auto_converge", "post_copy"), judge=_one_way_to_end),
+        Rule(reads=("migrate_back",), judge=partial(_starts_at_home, campaign.transfers)),
     )
 
 
@@ -260,6 +261,12 @@ def _room_to_migrate(view: View) -> str:
             f"the transfer is too short to show {many}: {_INTERVALS_BESIDE} intervals must lie before its start, "
             f"and as many and {_SHORTEST_MIGRATION:g} s after it"
         )
+    return ""
+
+
+def _starts_at_home(transfers: int, view: View) -> str:
+    if view.scenario.migrates and transfers > 1 and not view["migrate_back"]:
+        return "only the first transfer of a run starts before the migration: ask for migrate_back, or for one transfer"
     return ""
 
 

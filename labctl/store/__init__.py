@@ -1,6 +1,9 @@
 """The only place that speaks SQL."""
 
 from labctl.store.store import (
+    ENGINE_GONE,
+    MESSAGE_LOST,
+    WORKER_LOST,
     ActiveAttempt,
     AttemptHandle,
     CampaignHead,
@@ -14,6 +17,9 @@ from labctl.store.store import (
 )
 
 __all__ = [
+    "ENGINE_GONE",
+    "MESSAGE_LOST",
+    "WORKER_LOST",
     "ActiveAttempt",
     "AttemptHandle",
     "CampaignHead",

@@ -16,7 +16,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from labctl.errors import LabError
 
@@ -31,8 +31,8 @@ _NETWORK_FILE_SYSTEMS = {
 
 
 def sqlite_url(state: Path) -> str:
-    """The URL of the SQLite store in a state directory."""
-    return f"sqlite:///{state / 'labctl.sqlite'}"
+    """The URL of the SQLite store in a state directory, good in whatever directory it is opened."""
+    return f"sqlite:///{state.absolute() / 'labctl.sqlite'}"
 
 
 def open_engine(url: str) -> Engine:
@@ -60,8 +60,13 @@ def open_engine(url: str) -> Engine:
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """A transaction that only reads: a consistent snapshot, never blocked by writers."""
-    with engine.connect() as connection, connection.begin():
-        yield connection
+    try:
+        with engine.connect() as connection, connection.begin():
+            yield connection
+    except DBAPIError as error:
+        raise LabError(
+            "The store could not be read.", kind="store", why=str(error.orig), todo="See whether its database is there."
+        ) from error
 
 
 @contextmanager
@@ -71,18 +76,20 @@ def writing(engine: Engine) -> Iterator[Connection]:
     On SQLite it begins with BEGIN IMMEDIATE: a transaction that reads first and writes then fails at once when another
     process wrote in between, whatever the busy timeout is (https://www.sqlite.org/lang_transaction.html).
     """
-    with engine.connect() as connection:
-        connection = connection.execution_options(labctl_write=True)
-        try:
+    try:
+        with engine.connect() as connection:
+            connection = connection.execution_options(labctl_write=True)
             with connection.begin():
                 yield connection
-        except OperationalError as error:
-            raise LabError(
-                "The store could not be written.",
-                kind="store",
-                why=str(error.orig),
-                todo="Free space in the state directory, then `labctl run --resume`; nothing that was stored is lost.",
-            ) from error
+    except DBAPIError as error:
+        if isinstance(error, IntegrityError):
+            raise
+        raise LabError(
+            "The store could not be written.",
+            kind="store",
+            why=str(error.orig),
+            todo="Free space in the state directory, then `labctl run --resume`; nothing that was stored is lost.",
+        ) from error
 
 
 def _prepare_directory(database: Path) -> None:

@@ -18,19 +18,40 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, Row, and_, delete, func, insert, select, update
 
-from labctl.errors import LabError, SpecError
+from labctl.errors import AttemptCancelled, LabError, SpecError
 from labctl.model.campaign import Campaign, Cell, PlannedCell
 from labctl.model.lab import Lab
 from labctl.model.order import RunOrder
-from labctl.model.outcome import AttemptState, CampaignState, Outcome, RunState
+from labctl.model.outcome import AttemptState, CampaignState, Outcome, OutcomeDetail, RunState
 from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, RawOutput, RunRecord
 from labctl.spec.documents import from_json, to_json
 from labctl.store.database import open_engine, reading, sqlite_url, writing
 from labctl.store.tables import attempts, campaigns, cells, leases, raw_outputs, runs, store_info, vms
 
 _BATCH = 1000
+
+WORKER_LOST = OutcomeDetail(
+    outcome=Outcome.LAB_ERROR,
+    kind="worker-lost",
+    what="The worker died in the middle of the attempt.",
+    why="It gave no sign of life any more: its process, or its machine, is gone.",
+    todo="See the worker's log in the state directory; the kernel's log says whether it ran out of memory.",
+)
+MESSAGE_LOST = OutcomeDetail(
+    outcome=Outcome.CANCELLED,
+    kind="message-lost",
+    what="No worker took the attempt up.",
+    why="Its message was lost with the broker, or no worker listens for this lab.",
+)
+ENGINE_GONE = OutcomeDetail(
+    outcome=Outcome.CANCELLED,
+    kind="engine-gone",
+    what="The attempt ended with the `labctl run` that had started it.",
+    why="That command was killed.",
+)
+"""Why an attempt was given up. One that nobody took up never touched a host, so it costs its run no try."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +164,26 @@ class Store:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._watch: PoolProxiedConnection | None = None
         self.identity = self._identity()
 
     def close(self) -> None:
         """Let go of all connections."""
+        if self._watch is not None:
+            self._watch.close()
         self._engine.dispose()
+
+    def version(self) -> int:
+        """A number that is another one when anything may have been written since the last call. Cheap on SQLite."""
+        if self._engine.dialect.name != "sqlite":
+            return time.monotonic_ns()
+        if self._watch is None:
+            self._watch = self._engine.raw_connection()
+        cursor = self._watch.cursor()
+        cursor.execute("PRAGMA data_version")
+        row = cursor.fetchone()
+        cursor.close()
+        return int(row[0]) if row else 0
 
     # Campaigns
 
@@ -297,7 +333,8 @@ class Store:
 
     def pending_runs(self, campaign_id: int, *, limit: int) -> tuple[PendingRun, ...]:
         """The next runs of a campaign in its order of work."""
-        tried = select(func.count()).where(attempts.c.run_id == runs.c.id).scalar_subquery()
+        not_cancelled = attempts.c.outcome.is_(None) | (attempts.c.outcome != Outcome.CANCELLED)
+        tried = select(func.count()).where(attempts.c.run_id == runs.c.id, not_cancelled).scalar_subquery()
         query = (
             select(runs.c.id, runs.c.replicate, runs.c.sequence, cells.c.levels, tried.label("attempts"))
             .join(cells, cells.c.id == runs.c.cell_id)
@@ -418,7 +455,8 @@ class Store:
     def accept(self, handle: AttemptHandle, result: AttemptResult, *, again: bool) -> bool:
         """Store the result of a claimed attempt and free its leases. False, and nothing stored, when its token is void.
 
-        With `again` the run goes back to be tried once more; else the result becomes the run's, for good.
+        With `again` the run goes back to be tried once more; else the result becomes the run's, for good. While a VM of
+        the attempt may still be there, its leases stay until `cleaned`.
         """
         now = time.time()
         with writing(self._engine) as db:
@@ -450,7 +488,9 @@ class Store:
                 )
             if result.raw:
                 db.execute(insert(raw_outputs), [_raw_row(handle.id, output) for output in result.raw])
-            db.execute(delete(leases).where(leases.c.attempt_id == handle.id))
+            left = select(func.count()).where(vms.c.attempt_id == handle.id, vms.c.state == "live")
+            if not db.execute(left).scalar_one():
+                db.execute(delete(leases).where(leases.c.attempt_id == handle.id))
         return True
 
     def lose(self, *, silent_for: float, unclaimed_for: float) -> tuple[int, ...]:
@@ -462,32 +502,34 @@ class Store:
         with writing(self._engine) as db:
             silent = and_(attempts.c.state == AttemptState.CLAIMED, attempts.c.heartbeat < now - silent_for)
             unclaimed = and_(attempts.c.state == AttemptState.SENT, attempts.c.created < now - unclaimed_for)
-            ids = db.execute(select(attempts.c.id).where(silent | unclaimed)).scalars().all()
-            if ids:
-                db.execute(
-                    update(attempts)
-                    .where(attempts.c.id.in_(ids))
-                    .values(state=AttemptState.LOST, ended=now, outcome=Outcome.LAB_ERROR, kind="worker-lost")
-                )
-        return tuple(ids)
+            dead = db.execute(select(attempts.c.id).where(silent)).scalars().all()
+            unknown = db.execute(select(attempts.c.id).where(unclaimed)).scalars().all()
+            _give_up(db, dead, WORKER_LOST)
+            _give_up(db, unknown, MESSAGE_LOST)
+        return (*dead, *unknown)
 
-    def lose_attempts(self, attempt_ids: Sequence[int]) -> None:
-        """Give up attempts of which it is known that nobody works on them any more: void their tokens."""
-        unfinished = attempts.c.state.in_([AttemptState.SENT, AttemptState.CLAIMED])
+    def lose_attempts(
+        self,
+        attempt_ids: Sequence[int],
+        why: OutcomeDetail,
+        *,
+        states: Sequence[AttemptState] = (AttemptState.SENT, AttemptState.CLAIMED),
+    ) -> None:
+        """Give up attempts of which it is known that nobody works on them any more: void their tokens.
+
+        Those that are no longer in one of `states` are left alone. With the outcome `cancelled` an attempt doesn't count
+        as one of its run's tries.
+        """
         with writing(self._engine) as db:
-            db.execute(
-                update(attempts)
-                .where(attempts.c.id.in_(list(attempt_ids)), unfinished)
-                .values(state=AttemptState.LOST, ended=time.time(), outcome=Outcome.CANCELLED, kind="engine-gone")
-            )
+            _give_up(db, attempt_ids, why, states=states)
 
     def lost_attempts(self, *, lab: str | None = None) -> tuple[int, ...]:
-        """Attempts that were given up and still hold leases, so that their VMs must be looked for."""
+        """Attempts that were given up, or ended without getting rid of their VMs, and still hold leases for that."""
         query = (
             select(attempts.c.id)
             .distinct()
             .join(leases, leases.c.attempt_id == attempts.c.id)
-            .where(attempts.c.state == AttemptState.LOST)
+            .where(attempts.c.state.in_([AttemptState.LOST, AttemptState.ENDED]))
         )
         if lab is not None:
             query = query.where(leases.c.lab == lab)
@@ -498,22 +540,15 @@ class Store:
         """A lost attempt's VMs are gone: free its leases, and send its run back or end it as a lab-error."""
         with writing(self._engine) as db:
             row = db.execute(select(attempts.c.run_id, attempts.c.state).where(attempts.c.id == attempt_id)).one()
-            if row.state != AttemptState.LOST:
+            if row.state not in (AttemptState.LOST, AttemptState.ENDED):
                 return
             db.execute(delete(leases).where(leases.c.attempt_id == attempt_id))
+            if row.state == AttemptState.ENDED:
+                return
             values: dict[str, Any] = {"state": RunState.PENDING}
             if not again:
                 values = {"state": RunState.DONE, "outcome": Outcome.LAB_ERROR, "accepted_attempt": attempt_id}
             db.execute(update(runs).where(runs.c.id == row.run_id, runs.c.state == RunState.ACTIVE).values(**values))
-
-    def cancel_pending(self, campaign_id: int) -> None:
-        """End all runs of a campaign that have not begun as `cancelled`."""
-        with writing(self._engine) as db:
-            db.execute(
-                update(runs)
-                .where(runs.c.campaign_id == campaign_id, runs.c.state == RunState.PENDING)
-                .values(state=RunState.DONE, outcome=Outcome.CANCELLED)
-            )
 
     def tries(self, attempt_id: int) -> tuple[int, int]:
         """(campaign id, how many attempts the attempt's run has had, not counting cancelled ones)."""
@@ -526,6 +561,12 @@ class Store:
                 )
             ).scalar_one()
         return row.campaign_id, count
+
+    def last_sign_of_life(self, attempt_id: int) -> tuple[RunOrder, float]:
+        """What an attempt was to do, and when its worker was last known to live (or the attempt was created)."""
+        with reading(self._engine) as db:
+            row = db.execute(select(attempts).where(attempts.c.id == attempt_id)).one()
+        return from_json(RunOrder, row.order_document), row.heartbeat or row.created
 
     def active_attempts(self, campaign_id: int | None = None) -> tuple[ActiveAttempt, ...]:
         """Attempts that were sent or claimed and have not ended."""
@@ -638,6 +679,7 @@ class Store:
         size = int(last) - int(first) + 1
         with writing(self._engine) as db:
             record = build(first)
+            _require_claimed(db, record.attempt_id)
             live = select(vms.c.address).where(vms.c.lab == record.lab, vms.c.state != "gone")
             taken = {IPv4Interface(address).ip for address in db.execute(live).scalars()}
             for offset in range(size):
@@ -678,6 +720,7 @@ class Store:
             vms.c.shape == shape,
         )
         with writing(self._engine) as db:
+            _require_claimed(db, attempt_id)
             row = db.execute(select(vms).where(fits).limit(1)).first()
             if row is None:
                 return None
@@ -780,6 +823,34 @@ class Store:
 def open_store(state: Path, *, url: str | None = None) -> Store:
     """The store of a state directory, or of a database URL, created and migrated when needed."""
     return Store(open_engine(url or sqlite_url(state)))
+
+
+def _give_up(
+    db: Connection,
+    attempt_ids: Sequence[int],
+    why: OutcomeDetail,
+    *,
+    states: Sequence[AttemptState] = (AttemptState.SENT, AttemptState.CLAIMED),
+) -> None:
+    """Void the tokens of attempts, with a result that says why, so that reports show them too."""
+    db.execute(
+        update(attempts)
+        .where(attempts.c.id.in_(list(attempt_ids)), attempts.c.state.in_(list(states)))
+        .values(
+            state=AttemptState.LOST,
+            ended=time.time(),
+            outcome=why.outcome,
+            kind=why.kind,
+            result_document=to_json(AttemptResult(detail=why)),
+        )
+    )
+
+
+def _require_claimed(db: Connection, attempt_id: int) -> None:
+    """Raise `AttemptCancelled` when an attempt is no longer its worker's: it must not touch the lab any more."""
+    state = db.execute(select(attempts.c.state).where(attempts.c.id == attempt_id)).scalar_one()
+    if state != AttemptState.CLAIMED:
+        raise AttemptCancelled("The attempt was given up.", why="Its worker was silent for too long.")
 
 
 def _inserted(db: Connection, statement: Any) -> int:  # noqa: ANN401 - an SQL expression

@@ -18,7 +18,7 @@ from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome
 from labctl.model.result import AttemptResult
 from labctl.model.scenario import Scenario
-from labctl.store import AttemptHandle, CampaignHead, Store, open_store
+from labctl.store import WORKER_LOST, AttemptHandle, CampaignHead, Store, open_store
 from tests.values import a_campaign, a_lab, a_result
 
 
@@ -205,6 +205,49 @@ def test_a_lost_attempt_is_cleaned_before_its_run_goes_back(store: Store, monkey
     engine.cleaned(store, first.id)
     engine.advance(store, head, outbox)
     assert len(outbox.attempts) == 2
+
+
+def test_an_attempt_of_a_dead_worker_counts_as_a_try(store: Store) -> None:
+    head, outbox = submitted(store, repeats=1, lab_error_retries=0), Outbox()
+    engine.advance(store, head, outbox)
+    first = outbox.attempts[0]
+    assert store.claim(first, worker="w:1") is not None
+    engine.give_up_dead(store, head, [first.id], outbox)
+    assert outbox.cleans == [head.id]
+    assert not engine.accept(store, first, a_result())
+    engine.cleaned(store, first.id)
+    assert store.run_counts(head.id) == {"lab-error": 1, "pending": 1}
+
+
+def test_cleaning_is_asked_for_again_while_a_lost_attempt_holds_hosts(store: Store) -> None:
+    head, outbox = submitted(store), Outbox()
+    engine.advance(store, head, outbox)
+    first = outbox.attempts[0]
+    assert store.claim(first, worker="w:1") is not None
+    store.lose_attempts([first.id], WORKER_LOST)
+    for _ in range(2):
+        engine.clean_lost(store, head.lab, outbox)
+    assert outbox.cleans == [head.id, head.id]
+    engine.cleaned(store, first.id)
+    engine.clean_lost(store, head.lab, outbox)
+    assert len(outbox.cleans) == 2
+
+
+def test_attempts_whose_messages_are_lost_go_back_and_cost_no_try(store: Store) -> None:
+    head, outbox = submitted(store, repeats=1, lab_error_retries=0), Outbox()
+    engine.advance(store, head, outbox)
+    engine.withdraw_unclaimed(store, head.id)
+    assert store.leases(head.lab.name) == ()
+    assert store.run_counts(head.id) == {"pending": 2}
+    assert store.claim(outbox.attempts[0], worker="w:1") is None
+
+
+def test_attempts_that_were_claimed_are_not_withdrawn(store: Store) -> None:
+    head, outbox = submitted(store), Outbox()
+    engine.advance(store, head, outbox)
+    assert store.claim(outbox.attempts[0], worker="w:1") is not None
+    engine.withdraw_unclaimed(store, head.id)
+    assert engine.accept(store, outbox.attempts[0], a_result())
 
 
 def test_two_campaigns_on_one_lab_wait_for_each_other(store: Store) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -16,10 +17,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from labctl.errors import LabError, SpecError
+from labctl.errors import AttemptCancelled, LabError, SpecError
 from labctl.model.campaign import PlannedCell
 from labctl.model.outcome import CampaignState, Outcome, RunState
-from labctl.store import AttemptHandle, Store, VmRecord, open_store
+from labctl.store import WORKER_LOST, AttemptHandle, Store, VmRecord, open_store
 from labctl.store.database import open_engine, sqlite_url
 from labctl.store.tables import metadata
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
@@ -92,6 +93,72 @@ def test_the_store_is_one_and_the_same_when_opened_again(tmp_path: Path) -> None
     assert second.identity == first.identity
     assert second.newest_campaign() == campaign
     second.close()
+
+
+def test_the_version_changes_when_somebody_writes_and_only_then(store: Store, tmp_path: Path) -> None:
+    before = store.version()
+    assert store.version() == before
+    store.campaigns()
+    assert store.version() == before, "reading is no change"
+    other = open_store(tmp_path)
+    submit(other)
+    other.close()
+    changed = store.version()
+    assert changed != before
+    submit(store)
+    assert store.version() != changed, "one's own writes count too"
+
+
+def test_a_lost_message_costs_a_run_no_try_and_both_kinds_of_loss_are_told(store: Store) -> None:
+    campaign = submit(store)
+    handle = start(store, campaign)
+    time.sleep(0.01)
+    assert store.lose(silent_for=30, unclaimed_for=0.0) == (handle.id,)
+    store.cleaned(handle.id, again=True)
+    assert store.pending_runs(campaign, limit=1)[0].attempts == 0
+    assert store.tries(handle.id)[1] == 0
+    second = started_and_claimed(store, campaign)
+    time.sleep(0.01)
+    assert store.lose(silent_for=0.0, unclaimed_for=60) == (second.id,)
+    store.cleaned(second.id, again=False)
+    run = next(run for run in store.record(campaign).runs if run.attempts)
+    assert run.result is not None
+    assert (run.result.detail.outcome, run.result.detail.kind) == (Outcome.LAB_ERROR, "worker-lost")
+    assert [result.detail.kind for result in run.earlier] == ["message-lost"]
+
+
+def test_a_run_that_was_cancelled_goes_back_to_its_place(store: Store) -> None:
+    campaign = submit(store)
+    first = store.pending_runs(campaign, limit=9)[0]
+    store.accept(started_and_claimed(store, campaign), a_result(Outcome.CANCELLED), again=True)
+    assert store.pending_runs(campaign, limit=9)[0].id == first.id
+
+
+def test_hosts_stay_leased_while_a_vm_of_an_ended_attempt_may_be_there(store: Store) -> None:
+    campaign = submit(store)
+    handle = started_and_claimed(store, campaign)
+    low, high = IPv4Address("198.18.0.16"), IPv4Address("198.18.0.19")
+    values = vm_for(handle, campaign, "1")
+    store.record_vm(lambda address: VmRecord(**values, address=f"{address}/24"), first=low, last=high, after=0)
+    assert store.accept(handle, a_result(), again=False)
+    assert {line.resource for line in store.leases("lab")} == ONE
+    assert store.lost_attempts(lab="lab") == (handle.id,)
+    store.change_vm("1", state="gone")
+    store.cleaned(handle.id, again=True)
+    assert store.leases("lab") == ()
+    assert store.run_counts(campaign) == {"ok": 1, "pending": 3}, "its result stays"
+
+
+def test_an_attempt_that_was_given_up_gets_no_vm_any_more(store: Store) -> None:
+    campaign = submit(store)
+    handle = started_and_claimed(store, campaign)
+    store.lose_attempts([handle.id], WORKER_LOST)
+    low, high = IPv4Address("198.18.0.16"), IPv4Address("198.18.0.19")
+    values = vm_for(handle, campaign, "1")
+    with pytest.raises(AttemptCancelled):
+        store.record_vm(lambda address: VmRecord(**values, address=f"{address}/24"), first=low, last=high, after=0)
+    with pytest.raises(AttemptCancelled):
+        store.take_parked(campaign, host="a", role="sender", shape="s", attempt_id=handle.id)
 
 
 def test_an_unknown_campaign_is_the_users_mistake(store: Store) -> None:
@@ -283,6 +350,13 @@ def test_processes_that_compete_share_the_runs_and_never_a_host(store: Store, tm
     assert store.leases("lab") == ()
 
 
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with path.open("wb", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(b"x" * 65536)
+
+
 @pytest.mark.services
 def test_a_full_disk_is_said_and_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     disk = tmp_path / "small"
@@ -292,10 +366,7 @@ def test_a_full_disk_is_said_and_loses_nothing_that_was_stored(tmp_path: Path) -
         store = open_store(disk)
         campaign = submit(store)
         handle = started_and_claimed(store, campaign)
-        with (disk / "filler").open("wb") as filler, pytest.raises(OSError, match="No space"):
-            while True:
-                filler.write(b"x" * 65536)
-                filler.flush()
+        fill(disk / "filler")
         noise = random.Random(1).randbytes(400_000)
         with pytest.raises(LabError, match="could not be written"):
             store.accept(handle, a_result(raw=noise), again=False)

@@ -129,7 +129,7 @@ def _start(daemon: Daemon) -> None:
             *("ip", "netns", "exec", member.namespace),
             *("unshare", "--uts", "--mount", "--propagation", "slave"),
             *("sh", str(ENTER), member.namespace, str(member.lab), str(member.directory), str(member.cache)),
-            *(member.hostname, str(daemon.pid_file), program, *daemon.arguments),
+            *(member.hostname, str(daemon.pid_file), *_REAPER.get(daemon.program, ()), program, *daemon.arguments),
         ],
         what=f"Starting {daemon.program} of {member.name}",
     )
@@ -145,6 +145,10 @@ def _start(daemon: Daemon) -> None:
             )
         time.sleep(0.02)
 
+
+_REAPER = {"libvirtd": ("tini", "-s", "--")}
+"""What a daemon runs under. QEMU processes are no children of libvirtd, which waits for them to be gone after a VM was ended
+or migrated: a subreaper (prctl(2)) takes them off at once, where the first process of a machine may take seconds."""
 
 _DETACHED = 'exec "$@" >>"$0" 2>&1 </dev/null'
 """A shell that puts what follows onto a log file; no terminal and no pipe of ours stays open in a daemon."""

@@ -18,6 +18,7 @@ PROGRAMS = {
     "sshd": "openssh-server",
     "ssh-keygen": "openssh-client",
     "libvirtd": "libvirt-daemon",
+    "tini": "tini",
     "virsh": "libvirt-clients",
     "qemu-system-x86_64": "qemu-system-x86",
 }
