@@ -20,7 +20,7 @@ from workers.guard import Guard
 from workers.hypervisors.base import MigrationOutcome
 from workers.journal import Journal
 from workers.machines import Machines
-from workers.placing import Endpoint, Placed, place, release
+from workers.placing import Endpoint, Placed, place, release, together
 from workers.transferring import roles, transfer
 from workers.verification import Asked, differences, prepare, read_machine, verify_vm
 
@@ -107,11 +107,7 @@ class Attempt:
     # Verify and collect
 
     def _verify(self, placed: Placed) -> None:
-        for endpoint in placed.both:
-            if endpoint.vm is not None:
-                prepare(endpoint.channel, self._order)
-                self._read_back(endpoint)
-            self._read_inside(endpoint, when="before")
+        together(placed.both, self._verify_endpoint)
         self._check_placement(placed, when="before")
         for host in dict.fromkeys(name for name in self._order.placement.hosts if name in self._machines.lab.hosts):
             if self._order.vm is not None:
@@ -127,6 +123,12 @@ class Attempt:
                     todo="Mend the path, or take the pair out of `migration` in the lab file.",
                     host=destination,
                 )
+
+    def _verify_endpoint(self, endpoint: Endpoint) -> None:
+        if endpoint.vm is not None:
+            prepare(endpoint.channel, self._order)
+            self._read_back(endpoint)
+        self._read_inside(endpoint, when="before")
 
     def _read_back(self, endpoint: Endpoint) -> None:
         """What the hypervisor says it made: kept as facts, and compared with what was asked for."""

@@ -21,6 +21,7 @@ from workers.guard import Guard
 from workers.hypervisors.base import NAME_PREFIX, OwnershipMark, Vm, VmRequest
 from workers.machines import Machines
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -66,14 +67,14 @@ def place(claimed: ClaimedAttempt, machines: Machines, store: Store, guard: Guar
             return _vm_endpoint(claimed, endpoint, machines, store, guard)
         return _machine_endpoint(endpoint, machines, order)
 
-    sender, receiver = _together([order.placement.sender, order.placement.receiver], one)
+    sender, receiver = together([order.placement.sender, order.placement.receiver], one)
     return Placed(sender=sender, receiver=receiver)
 
 
-def _together(orders: Sequence[EndpointOrder], work: Callable[[EndpointOrder], T]) -> list[T]:
+def together(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     """Do the work for all at once; when some fail, the first error is raised after all have ended."""
-    with ThreadPoolExecutor(max_workers=len(orders)) as pool:
-        futures = [pool.submit(work, order) for order in orders]
+    with ThreadPoolExecutor(max_workers=len(items)) as pool:
+        futures = [pool.submit(work, item) for item in items]
     errors = [error for future in futures if (error := future.exception()) is not None]
     if errors:
         raise errors[0]
