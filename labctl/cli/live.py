@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -42,24 +43,29 @@ class LiveView(View):
 
     def show(self, now: Progress, waiting: tuple[LeaseLine, ...]) -> None:
         """Redraw, or print a line when something has changed or some time has passed."""
+        with suppress(OSError):  # a terminal that is gone shows nothing, and is no reason to stop
+            self._show(now, waiting)
+
+    def _show(self, now: Progress, waiting: tuple[LeaseLine, ...]) -> None:
         if self._live:
             self._live.update(self._picture(now, waiting), refresh=True)
             return
-        line_of = (now.done, "" if now.active else _waiting(waiting))
+        line_of = (now.done, "" if now.active else _waiting(now, waiting))
         if line_of != self._line_of or time.monotonic() - self._said > _PLAIN_SECONDS:
             self._line_of, self._said = line_of, time.monotonic()
             self._console.print(self._line(now, waiting), highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """One line that stays."""
-        self._console.print(text, highlight=False, soft_wrap=True)
+        with suppress(OSError):
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def _line(self, now: Progress, waiting: tuple[LeaseLine, ...]) -> str:
         text = f"{now.done}/{now.total} runs, {_counts(now)}; {_left(now)}"
         if now.active:
             text += "; now: " + ", ".join(f"{item.cell.key} ({item.phase or item.state})" for item in now.active)
-        elif waiting:
-            text += f"; {_waiting(waiting)}"
+        elif reason := _waiting(now, waiting):
+            text += f"; {reason}"
         return text
 
     def _picture(self, now: Progress, waiting: tuple[LeaseLine, ...]) -> Group:
@@ -79,8 +85,8 @@ class LiveView(View):
         )
         bar = ProgressBar(total=max(1, now.total), completed=now.done, width=60)
         lines: list[Text | ProgressBar | Table] = [bar, head, table]
-        if waiting and not now.active:
-            lines.append(Text(_waiting(waiting), style="yellow"))
+        if not now.active and (reason := _waiting(now, waiting)):
+            lines.append(Text(reason, style="yellow"))
         return Group(*lines)
 
 
@@ -103,8 +109,9 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _waiting(waiting: tuple[LeaseLine, ...]) -> str:
-    if not waiting:
+def _waiting(now: Progress, waiting: tuple[LeaseLine, ...]) -> str:
+    """For whom the runs that are left wait; empty when there is nobody, or nothing is left."""
+    if not waiting or now.done == now.total:
         return ""
     holders = sorted({f"campaign {line.campaign_id} ({line.campaign})" for line in waiting})
     return f"waiting: the hosts are leased by {', '.join(holders)}"

@@ -125,7 +125,8 @@ def _work(store: Store, campaign_id: int, context: Context, console: Console, st
 
 @contextmanager
 def _stopping(stop: threading.Event, console: Console) -> Iterator[None]:
-    """SIGINT and SIGTERM set `stop`; the second one says how to leave at once."""
+    """SIGINT and SIGTERM set `stop`; the second one says how to leave at once. A terminal that goes away ends nothing:
+    the night's work goes on, and its report is in the state directory in the morning."""
 
     def asked(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
@@ -133,6 +134,7 @@ def _stopping(stop: threading.Event, console: Console) -> Iterator[None]:
         stop.set()
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     finally:
@@ -144,8 +146,8 @@ def _report(store: Store, campaign_id: int, context: Context, console: Console, 
     record = store.record(campaign_id)
     path = output or context.state / "reports" / f"campaign-{campaign_id}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    print_terminal(record, console)
     write_html(record, path)
+    print_terminal(record, console)
     console.print(f"\nReport: {path.absolute()}", highlight=False, soft_wrap=True)
 
 
