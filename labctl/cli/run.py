@@ -145,10 +145,15 @@ def _stopping(stop: threading.Event, console: Console) -> Iterator[None]:
 def _report(store: Store, campaign_id: int, context: Context, console: Console, output: Path | None) -> None:
     record = store.record(campaign_id)
     path = output or context.state / "reports" / f"campaign-{campaign_id}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_html(record, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_html(record, path)
+        where = f"Report: {path.absolute()}"
+    except OSError as error:
+        where = f"The report can't be written to {path.absolute()}: {error.strerror or error}. The results are stored; "
+        where += f"`labctl report {campaign_id} -o PATH.html` writes it elsewhere."
     print_terminal(record, console)
-    console.print(f"\nReport: {path.absolute()}", highlight=False, soft_wrap=True)
+    console.print(f"\n{where}", highlight=False, soft_wrap=True)
 
 
 def _exit_code(reached: CampaignState, campaign_id: int, context: Context, console: Console) -> int:
