@@ -24,8 +24,9 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import worker_ready
+from celery.worker import state
 
-from workers.owner import owner_lives
+from workers.owner import owner_lives, owner_wants_an_end
 
 VISIBILITY_SECONDS = 24 * 3600
 
@@ -70,8 +71,14 @@ def _tell_owner(**_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
 
 
 def _end_with_owner() -> None:
-    """End warmly when the owner is gone: attempts in progress hear of it by their heartbeat and clean up first."""
-    while owner_lives():
+    """End warmly when the owner is gone or asks for it: attempts in progress hear of it by their heartbeat and clean up.
+
+    Celery's own handler of SIGTERM prints a line first, and when that fails, as it does on a full disk, forgets to end.
+    So the wish is noted here, and the signal only wakes the main loop up.
+    """
+    while owner_lives() and not owner_wants_an_end():
         time.sleep(OWNER_LOOK_SECONDS)
-    shutil.rmtree(Path(os.environ["LABCTL_READY"]).parent, ignore_errors=True)
+    state.should_stop = os.EX_OK
+    if not owner_lives():
+        shutil.rmtree(Path(os.environ["LABCTL_READY"]).parent, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
