@@ -216,14 +216,20 @@ class Desk:
     # What is left
 
     def processes(self) -> dict[int, str]:
-        """Processes that commands of this desk started and that still run, with their command lines."""
+        """Processes that commands of this desk started and that still run, with their command lines.
+
+        Redis writes its title over its environment, but works in the session's temporary directory.
+        """
         mark = f"LABCTL_STATE={self.state}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+                if entry.name.isdigit() and (
+                    mark in (entry / "environ").read_bytes().split(b"\0")
+                    or str((entry / "cwd").readlink()).startswith(f"{self.temporary}/")
+                ):
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        return {pid: line for pid, line in found.items() if line}
 
     def leftovers(self) -> list[str]:
         """Whatever is there that should not be after a campaign, in words; empty when all is clean."""
