@@ -109,6 +109,7 @@ class Attempt:
     def _verify(self, placed: Placed) -> None:
         together(placed.both, self._verify_endpoint)
         self._check_placement(placed, when="before")
+        self._check_company()
         for host in dict.fromkeys(name for name in self._order.placement.hosts if name in self._machines.lab.hosts):
             if self._order.vm is not None:
                 self._fact(f"host:{host}", "before", self._machines.driver(host).host_facts(host))
@@ -123,6 +124,24 @@ class Attempt:
                     todo="Mend the path, or take the pair out of `migration` in the lab file.",
                     host=destination,
                 )
+
+    def _check_company(self) -> None:
+        """Look for VMs of another store's campaign on the physical machines of this attempt: leases keep campaigns of one
+        store apart, and nothing but this keeps those of two. It is done after placing, so that of two at least one sees
+        the other."""
+        lab = self._machines.lab
+        used = {lab.hosts[name].machine for name in self._order.placement.hosts if name in lab.hosts}
+        for host in (host.name for host in lab.hosts.values() if host.machine in used):
+            for vm in self._machines.driver(host).owned(host):
+                if vm.active and vm.mark.store != self._store.identity:
+                    raise LabError(
+                        f"Another labctl uses host {host}: the VM {vm.name} runs there.",
+                        kind="host-shared",
+                        why=f"It belongs to campaign {vm.mark.campaign} of a store in another state directory "
+                        f"({vm.mark.store}), and two campaigns would measure each other.",
+                        todo="Wait until that campaign has ended, or use one state directory for both: then they take turns.",
+                        host=host,
+                    )
 
     def _verify_endpoint(self, endpoint: Endpoint) -> None:
         if endpoint.vm is not None:

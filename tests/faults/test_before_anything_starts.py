@@ -33,3 +33,11 @@ def test_a_wrong_ssh_key_is_named_and_nothing_is_started(desk: Desk, another_key
     assert "b by ssh" not in ended.err
     assert "PRIVATE KEY" not in ended.said
     assert desk.query("SELECT id FROM campaigns") == []
+
+
+def test_a_campaign_that_can_run_nowhere_in_the_lab_is_refused(desk: Desk) -> None:
+    campaign = desk.campaign(scenarios=["same-host"], settings={"nic_model": "vt-d"})
+    ended = desk.run(campaign, lab=desk.lab_file).wait()
+    assert ended.code == 2, ended.said
+    assert "vt-d" in ended.err
+    assert desk.query("SELECT id FROM campaigns") == []
