@@ -56,7 +56,7 @@ def test_a_guest_without_an_agent_is_told_from_one_that_does_not_boot(desk: Desk
     spoken = lab["images"]["probe"]["command_line"].replace("quiet loglevel=1 ", "")
     lab["images"]["silent"] = lab["images"]["probe"] | {"command_line": f"{spoken} rdinit=/bin/cat"}
     campaign = desk.campaign(
-        scenarios=["vm-to-host"], settings={"image": "silent"}, retries=0, timeouts={"boot": 20, "command": 60}
+        scenarios=["vm-to-host"], settings={"image": "silent"}, retries=0, timeouts={"boot": 15, "command": 60}
     )
     ended = desk.run(campaign, lab=desk.file("silent.yaml", lab)).wait()
     assert ended.code == 1, ended.said

@@ -62,7 +62,7 @@ def test_ctrl_c_at_five_moments_leaves_nothing_and_loses_nothing(desk: Desk) -> 
 
 
 def test_when_the_command_is_killed_its_worker_cleans_up_and_ends(desk: Desk) -> None:
-    command = desk.run(desk.campaign(scenarios=["same-host"], settings={"seconds": 20}))
+    command = desk.run(desk.campaign(scenarios=["same-host"], settings={"seconds": 12}))
     desk.phase(command, "transfer")
     command.kill()
     desk.assert_nothing_left(within=90)
@@ -84,7 +84,7 @@ def test_when_the_worker_process_is_killed_the_run_is_tried_again(desk: Desk) ->
 
 
 def test_when_redis_is_killed_it_is_said_and_the_campaign_goes_on_later(desk: Desk) -> None:
-    command = desk.run(desk.campaign(scenarios=["same-host"], settings={"seconds": 15}, repeats=2))
+    command = desk.run(desk.campaign(scenarios=["same-host"], settings={"seconds": 10}))
     desk.phase(command, "transfer")
     (redis,) = [pid for pid, line in desk.processes().items() if "redis-server" in line]
     os.kill(redis, signal.SIGKILL)
@@ -94,4 +94,4 @@ def test_when_redis_is_killed_it_is_said_and_the_campaign_goes_on_later(desk: De
     assert "labctl run --resume" in ended.err
     assert desk.store.state(1) is CampaignState.PAUSED
     desk.assert_nothing_left()
-    assert_finished(desk, desk.resume(), runs=2)
+    assert_finished(desk, desk.resume(), runs=1)

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def test_the_second_waits_and_says_so_and_one_campaign_has_one_engine(desk: Desk) -> None:
-    first = desk.run(desk.campaign("first.yaml", scenarios=["same-host"], settings={"seconds": 25}))
+    first = desk.run(desk.campaign("first.yaml", scenarios=["same-host"], settings={"seconds": 18}))
     desk.phase(first, "transfer")
     second = desk.run(desk.campaign("second.yaml", scenarios=["vm-to-host"], settings={"seconds": 1}))
     third = desk.resume(1).wait()

@@ -21,7 +21,7 @@ def test_the_experiment_of_2010_runs_and_its_claims_are_checked(desk: Desk) -> N
     document |= SMALL
     document["factors"] |= {"nic_model": ["virtio", "vt-d", "e1000"], "streams": [1]}
     document["include"] = [{"scenario": "host-to-host", "peer": ["own-host", "box"], "streams": 1}]
-    document["settings"] |= {"seconds": 2}
+    document["settings"] |= {"seconds": 1}
     ended = desk.run(desk.file("short.yaml", document)).wait(seconds=800)
     assert ended.code == 0, ended.said
     assert outcomes(desk.record()) == {"ok": 6}
