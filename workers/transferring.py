@@ -31,6 +31,8 @@ _SPARE_SECONDS = 60.0
 """How long processes of a transfer may outlive its asked time at the most, beside its migrations."""
 _SERVER_SECONDS = 5.0
 """How long a server may take to end by itself after its client has."""
+_LAST_WORDS_SECONDS = 0.5
+"""How long a server that serves on has for its last report, before it is ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +152,7 @@ def _both_sides(
 ) -> Ended:
     grace = order.timeouts.transfer_grace
     lifetime = job_seconds(order, asked)
+    patience = _SERVER_SECONDS if find_tool(asked.tool).server_ends else _LAST_WORDS_SECONDS
     try:
         server = who.server.channel.start(server_command, lifetime=lifetime, ready_port=port)
     except ChannelError as error:
@@ -172,7 +175,7 @@ def _both_sides(
             except BaseException:
                 _end(client)
                 raise
-        survived, output = _server_end(server, forced=hung or not ended.stdout)
+        survived, output = _server_end(server, forced=hung or not ended.stdout, patience=patience)
         return Ended(client=ended, server=output, started=started, elapsed=elapsed, hung=hung, server_survived=survived)
     except BaseException:
         _end(server)
@@ -204,17 +207,17 @@ def _wait(
     return result, False, time.monotonic() - began
 
 
-def _server_end(server: Process, *, forced: bool) -> tuple[bool | None, tuple[bytes, bytes]]:
+def _server_end(server: Process, *, forced: bool, patience: float) -> tuple[bool | None, tuple[bytes, bytes]]:
     """Whether the server was alive until its client ended (None: its endpoint is silent), and what it printed.
 
-    It is ended in any case.
+    It is ended in any case, with force at once or after `patience` seconds.
     """
     survived: bool | None = None
     try:
         if forced:
             survived = not server.finished()
             server.kill()
-        ended = server.wait(timeout=_SERVER_SECONDS)
+        ended = server.wait(timeout=_SERVER_SECONDS if forced else patience)
     except ChannelError as error:
         if error.kind == "channel-timeout" and survived is None:
             survived = True

@@ -25,6 +25,11 @@ def test_the_experiment_of_2010_runs_and_its_claims_are_checked(desk: Desk) -> N
     ended = desk.run(desk.file("short.yaml", document)).wait(seconds=800)
     assert ended.code == 0, ended.said
     assert outcomes(desk.record()) == {"ok": 6}
+    for run in desk.record().runs:
+        assert run.result is not None
+        assert [transfer.reading.side for transfer in run.result.transfers] == ["receiver"], (
+            "servers had their last word"
+        )
     said = json.loads(desk.labctl("report", "1", "--json").out)
     assert said["published"] == "kvm-nic-models-2010"
     assert len(said["claims"]) == 3

@@ -15,6 +15,10 @@ class TransferTool(Protocol):
     def name(self) -> str:
         """As campaigns name it."""
 
+    @property
+    def server_ends(self) -> bool:
+        """Whether its server ends by itself after its client has; else it serves until it is sent SIGTERM."""
+
     def server_command(self, order: TransferOrder, *, port: int) -> tuple[str, ...]:
         """The server of one transfer, in the foreground, on a port of its own."""
 

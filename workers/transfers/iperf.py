@@ -23,6 +23,7 @@ class Iperf:
     """
 
     name = "iperf"
+    server_ends = False
 
     def server_command(self, order: TransferOrder, *, port: int) -> tuple[str, ...]:
         """`iperf -s -p PORT -e -f b -i SECONDS [-u] [-w BYTES] [-l BYTES]`, then the order's server arguments.

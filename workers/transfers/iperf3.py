@@ -22,6 +22,7 @@ class Iperf3:
     """The transfer tool `iperf3`. The server serves one client and ends."""
 
     name = "iperf3"
+    server_ends = True
 
     def server_command(self, order: TransferOrder, *, port: int) -> tuple[str, ...]:
         """`iperf3 -s -1 -p PORT -J -i SECONDS`, then the order's server arguments, so that they win."""
