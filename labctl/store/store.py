@@ -691,7 +691,7 @@ class Store:
         raise LabError(
             f"No free guest address between {first} and {last}.",
             kind="addresses",
-            todo="Widen `guest_range` of the test network in the lab file, or run `labctl reap`.",
+            todo="Widen `guest_range` of the test network in the lab file, or resume the campaign that left its VMs behind.",
         )
 
     def change_vm(

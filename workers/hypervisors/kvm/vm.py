@@ -252,7 +252,7 @@ def _name_taken(host: Host, request: VmRequest, mark: OwnershipMark | None) -> L
         f"Host {host.name} has a VM named {request.name} already; it was not touched.",
         kind="name-taken",
         why=f"Somebody else made it: {owner or 'it carries no mark of labctl'}.",
-        todo="Rename or remove that VM, or clean up what an earlier campaign left: labctl reap.",
+        todo="Rename or remove that VM; one that an earlier campaign left goes when that campaign is resumed.",
         host=host.name,
     )
 
