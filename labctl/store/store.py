@@ -18,7 +18,19 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, PoolProxiedConnection, Row, and_, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    PoolProxiedConnection,
+    Row,
+    and_,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from labctl.errors import AttemptCancelled, LabError, SpecError
 from labctl.model.campaign import Campaign, Cell, PlannedCell
@@ -407,11 +419,7 @@ class Store:
         with writing(self._engine) as db:
             claimed = db.execute(
                 update(attempts)
-                .where(
-                    attempts.c.id == handle.id,
-                    attempts.c.token == handle.token,
-                    attempts.c.state == AttemptState.SENT,
-                )
+                .where(_held(handle, AttemptState.SENT))
                 .values(state=AttemptState.CLAIMED, worker=worker, claimed=now, heartbeat=now)
             )
             if claimed.rowcount != 1:
@@ -435,13 +443,7 @@ class Store:
         """Say that an attempt lives, and in which phase. Returns why it must end, or an empty string."""
         with writing(self._engine) as db:
             beaten = db.execute(
-                update(attempts)
-                .where(
-                    attempts.c.id == handle.id,
-                    attempts.c.token == handle.token,
-                    attempts.c.state == AttemptState.CLAIMED,
-                )
-                .values(heartbeat=time.time(), phase=phase)
+                update(attempts).where(_held(handle, AttemptState.CLAIMED)).values(heartbeat=time.time(), phase=phase)
             )
             if beaten.rowcount != 1:
                 return "its token is void: the attempt was given up as lost"
@@ -462,11 +464,7 @@ class Store:
         with writing(self._engine) as db:
             ended = db.execute(
                 update(attempts)
-                .where(
-                    attempts.c.id == handle.id,
-                    attempts.c.token == handle.token,
-                    attempts.c.state == AttemptState.CLAIMED,
-                )
+                .where(_held(handle, AttemptState.CLAIMED))
                 .values(
                     state=AttemptState.ENDED,
                     ended=now,
@@ -844,6 +842,11 @@ def _give_up(
             result_document=to_json(AttemptResult(detail=why)),
         )
     )
+
+
+def _held(handle: AttemptHandle, state: AttemptState) -> ColumnElement[bool]:
+    """The attempt of this handle, if its token is still good and it stands where it should."""
+    return and_(attempts.c.id == handle.id, attempts.c.token == handle.token, attempts.c.state == state)
 
 
 def _require_claimed(db: Connection, attempt_id: int) -> None:
