@@ -29,19 +29,19 @@ from scipy import stats
 
 from labctl.campaign import engine
 from labctl.campaign.progress import progress
-from labctl.campaign.session import session
+from labctl.campaign.session import Session, session
 from labctl.model.campaign import Campaign
 from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome
 from labctl.spec.campaign import load_campaign
 from labctl.spec.lab import load_lab
-from labctl.store import Store, VmRecord, open_store
+from labctl.store import CampaignHead, Store, VmRecord, open_store
 from labctl.store.database import sqlite_url
 
 HERE = Path(__file__).parent
 LABCTL = Path(sys.executable).parent / "labctl"
 LAB_TEXT = "lab: bench\nembedded:\n  hosts: [a, b]\n"
-PAIRS = 40
+PAIRS = 36
 
 
 @contextmanager
@@ -143,18 +143,11 @@ def perturbation(lab_file: Path, directory: Path) -> None:
     head = store.head(campaign_id)
     ratios: list[float] = []
     with session(lab, state=state, store_url=sqlite_url(state), slots=1) as running:
-        done = 0
-        while len(ratios) < PAIRS:
-            while done == store.run_counts(campaign_id).get(Outcome.OK, 0):
-                if engine.advance(store, head, running.dispatcher) is not CampaignState.ACTIVE:
-                    raise SystemExit("perturbation: the campaign ended early")
-                progress(store, head)
-                time.sleep(0.1)
-            store.set_state(campaign_id, CampaignState.PAUSED)
-            done += 1
-            if done > 1:  # the first transfer of a pair of guests is slower than the rest
-                ratios.append(_figure(store, campaign_id) / transfer_by_hand(lab, store.idle_vms(campaign_id)))
-            store.set_state(campaign_id, CampaignState.ACTIVE)
+        for number in range(PAIRS + 1):
+            by_labctl = _one_run(store, head, running)
+            by_hand = transfer_by_hand(lab, store.idle_vms(campaign_id))
+            if number:  # the first transfer of a pair of guests is slower than the rest
+                ratios.append(by_labctl / by_hand)
         engine.interrupt(store, campaign_id)
         while store.active_attempts(campaign_id):
             time.sleep(0.2)
@@ -169,10 +162,22 @@ def perturbation(lab_file: Path, directory: Path) -> None:
     store.close()
 
 
-def _figure(store: Store, campaign_id: int) -> float:
-    """bit/s of the run that ended last."""
-    runs = [run for run in store.record(campaign_id).runs if run.result is not None]
-    newest = max(runs, key=lambda run: run.ended or 0.0)
+def _one_run(store: Store, head: CampaignHead, running: Session) -> float:
+    """Start exactly one run, watch it as `labctl run` does, and return its bit/s."""
+    done = store.run_counts(head.id).get(Outcome.OK, 0)
+    while store.run_counts(head.id).get(Outcome.OK, 0) == done:
+        store.set_state(head.id, CampaignState.ACTIVE)
+        while not store.active_attempts(head.id):
+            engine.advance(store, head, running.dispatcher)
+        store.set_state(head.id, CampaignState.PAUSED)
+        looked = 0.0
+        while store.active_attempts(head.id):
+            store.version()
+            if time.monotonic() - looked >= 1:
+                progress(store, head)
+                looked = time.monotonic()
+            time.sleep(0.1)
+    newest = max((run for run in store.record(head.id).runs if run.result), key=lambda run: run.ended or 0.0)
     assert newest.result is not None
     value = newest.result.transfers[-1].reading.bits_per_second
     assert value is not None
