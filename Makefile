@@ -17,7 +17,7 @@ test: setup  ## style, types, import rules and all tests, also those with real g
 check:  ## the quick part of `make test`: no services, no guests, no root
 	@[ -x $(PYTHON) ] || { echo "There is no .venv yet. Run: sudo make setup" >&2; exit 1; }
 	@status=0; .ci/check || status=$$?; \
-		$(PYTHON) -m pytest -q -m "not services and not lab and not faults" || status=$$?; exit $$status
+		$(PYTHON) -m pytest -q -n 2 -m "not services and not lab and not faults" || status=$$?; exit $$status
 
 bench: setup  ## efficiency, perturbation, one cell from nothing, planning: figures, not tests
 	@$(PYTHON) tests/benchmarks/run.py
