@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from labctl.model.campaign import Cell
 from labctl.model.order import RunOrder
 from labctl.model.scenario import Scenario, Side
+from labctl.plan.applicability import reason
 from labctl.plan.estimate import Costs, estimate, nights, run_seconds
 from labctl.plan.matrix import cells, count, planned_cells
 from labctl.plan.resolve import resolve
@@ -150,3 +152,12 @@ def test_the_demo_fits_into_a_quarter_of_an_hour() -> None:
     campaign = load_campaign(CONFIGS / "campaigns" / "kvm-nic-models.yaml")
     found = estimate(campaign, load_lab(CONFIGS / "labs" / "local.yaml"))
     assert found.seconds < 15 * 60
+
+
+def test_several_transfers_of_a_run_with_a_migration_must_each_start_at_home() -> None:
+    several = replace(CAMPAIGN, transfers=2)
+    moving = cell("during-migration")
+    assert "migrate_back" in reason(several, moving, LAB)
+    assert "migrate_back" not in reason(replace(several, transfers=1), moving, LAB)
+    back = replace(several, settings={**several.settings, "migrate_back": True})
+    assert "ask for migrate_back" not in reason(back, moving, LAB)

@@ -377,3 +377,16 @@ def test_a_full_disk_is_said_and_loses_nothing_that_was_stored(tmp_path: Path) -
     finally:
         subprocess.run(["umount", str(disk)], check=True)
         shutil.rmtree(disk)
+
+
+def test_a_state_directory_named_relatively_is_one_store_for_processes_in_other_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = sqlite_url(Path("state"))
+    first = open_store(Path("state"))
+    monkeypatch.chdir("/")
+    second = open_store(Path("ignored"), url=url)
+    assert second.identity == first.identity
+    first.close()
+    second.close()

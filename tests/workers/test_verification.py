@@ -12,7 +12,7 @@ from labctl.model.order import VmShape
 from workers import verification
 from workers.channels.base import Channel, CommandResult
 from workers.guard import Guard
-from workers.verification import Asked, verify_vm
+from workers.verification import Asked, differences, verify_vm
 
 GOOD = {
     "nic": "eth0", "kernel": "6.1.0", "mtu": "1500", "link": "1", "speed": "-1", "ethtool.driver": "virtio_net",
@@ -94,3 +94,36 @@ def test_values_reach_the_script_as_arguments_only() -> None:
     script, *arguments = guest.asked[0][2:]
     assert script == verification._GUEST_SCRIPT
     assert arguments == ["labctl", "52:54:00:12:00:10", "", "iperf3", "tso", "on"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "made", "said"),
+    [
+        ({"queues": 4}, {"nic.queues": 1}, "nic.queues is 1"),
+        ({"vhost": True}, {"nic.backend": "qemu"}, "nic.backend is qemu"),
+        ({"vcpus": 2}, {"vcpus": 1}, "vcpus is 1"),
+        ({"nic_model": "e1000"}, {"nic.model": "virtio"}, "nic.model is virtio"),
+        ({"memory": 2**28}, {"memory_bytes": 2**27}, "memory_bytes is"),
+    ],
+)
+def test_what_the_hypervisor_made_otherwise_is_told(
+    asked: dict[str, object], made: dict[str, str | int | float | bool | None], said: str
+) -> None:
+    values: dict[str, object] = {
+        "image": "probe", "nic_model": "virtio", "vcpus": 1, "memory": 2**27, "queues": 1, "machine_type": "q35",
+    }  # fmt: skip
+    shape = VmShape(**(values | asked))  # type: ignore[arg-type]
+    (found,) = differences(shape, made)
+    assert found.startswith(said)
+    assert differences(shape, dict.fromkeys(made)) == (), "what is unknown is no difference"
+
+
+def test_a_reading_after_a_migration_sets_nothing() -> None:
+    guest = Guest(GOOD)
+    shape = VmShape(
+        image="probe", nic_model="virtio", vcpus=1, memory=2**27, queues=1, machine_type="q35", mtu=1500,
+        offloads={"tso": True},
+    )  # fmt: skip
+    asked = Asked(mac="52:54:00:12:00:10", address="198.18.0.16/24", shape=shape, tool="iperf3")
+    verify_vm(cast(Channel, guest), asked, timeout=5, guard=Guard(), set_up=False)
+    assert guest.asked[0][3:] == ["labctl", "52:54:00:12:00:10", "", "iperf3"]
