@@ -93,6 +93,9 @@ class Attempt:
             if fault is not None:
                 raise fault
         for index in range(order.warmups + 1, order.warmups + order.transfers + 1):
+            if index > 1:
+                with journal.phase("verify"):
+                    together(placed.both, self._inside)
             with journal.phase("transfer"):
                 fault = transfer(
                     order, order.transfer, who, journal, self._guard,
@@ -169,14 +172,16 @@ class Attempt:
             )
 
     def _read_inside(self, endpoint: Endpoint, *, when: str) -> None:
+        self._fact(endpoint.subject, when, self._inside(endpoint, set_up=when == "before"))
+
+    def _inside(self, endpoint: Endpoint, *, set_up: bool = False) -> Mapping[str, Fact]:
+        """What is true inside an endpoint now. Raises `LabError` where that is not what was asked for."""
         timeout, tool = self._order.timeouts.command, self._order.transfer.tool
         if endpoint.vm is None:
-            facts = read_machine(endpoint.channel, tool=tool, timeout=timeout)
-        else:
-            assert self._order.vm is not None
-            asked = Asked(mac=endpoint.vm.mac, address=str(endpoint.vm.address), shape=self._order.vm, tool=tool)
-            facts = verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard, set_up=when == "before")
-        self._fact(endpoint.subject, when, facts)
+            return read_machine(endpoint.channel, tool=tool, timeout=timeout)
+        assert self._order.vm is not None
+        asked = Asked(mac=endpoint.vm.mac, address=str(endpoint.vm.address), shape=self._order.vm, tool=tool)
+        return verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard, set_up=set_up)
 
     def _check_placement(self, placed: Placed, *, when: str) -> None:
         """Ask the hypervisors where the VMs are. One that is elsewhere than we put it makes the figures worthless."""

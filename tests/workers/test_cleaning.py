@@ -1,0 +1,41 @@
+"""When the hosts of a lost attempt may be given to others: not while what it started there may still move data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labctl.campaign import engine
+from labctl.model.order import EndpointOrder, Placement, RunOrder
+from labctl.model.scenario import Side
+from labctl.store import WORKER_LOST, open_store
+from tests.values import a_campaign, a_lab, an_order
+from workers import cleaning
+from workers.cleaning import clean_campaign
+
+
+def between_hosts() -> RunOrder:
+    sender, receiver = (EndpointOrder(side=side, host=host, vm=False) for side, host in zip(Side, "ab", strict=True))
+    return replace(an_order(), placement=Placement(sender=sender, receiver=receiver))
+
+
+@pytest.mark.parametrize(("order", "waits"), [(an_order(), False), (between_hosts(), True)])
+def test_hosts_that_were_endpoints_are_kept_until_their_processes_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: RunOrder, waits: bool
+) -> None:
+    store = open_store(tmp_path)
+    campaign = engine.submit(store, a_campaign(), a_lab(), campaign_text="c", lab_text="l")
+    handle = store.start_attempt(store.pending_runs(campaign, limit=1)[0].id, order, lab="lab", resources={"host:a"})
+    assert handle is not None
+    assert store.claim(handle, worker="w:1") is not None
+    store.lose_attempts([handle.id], WORKER_LOST)
+    clean_campaign(store, campaign)
+    assert bool(store.leases("lab")) is waits
+    later = time.time() + 600
+    monkeypatch.setattr(cleaning.time, "time", lambda: later)
+    clean_campaign(store, campaign)
+    assert store.leases("lab") == ()
+    store.close()
