@@ -19,5 +19,12 @@ def test_runs_take_parked_vms_and_leave_none_at_the_end(desk: Desk) -> None:
     assert {state for _, state, _ in made} == {"gone"}
     (last,) = {attempt for _, _, attempt in made}
     assert last == max(desk.query("SELECT id FROM attempts"))[0], "the pair was handed on to the last attempt"
+    for run in desk.record().runs:
+        assert run.result is not None
+        phases = [name for name, _ in run.result.phases]
+        for place, phase in enumerate(phases):
+            assert phase not in ("warm-up", "transfer") or phases[place - 1] == "verify", (
+                "each transfer is verified before"
+            )
     assert "reused VMs" in desk.labctl("report", "1").out
     desk.assert_nothing_left()
