@@ -107,7 +107,15 @@ def test_every_run_has_a_figure_from_whole_transfers(journey: Journey, levels: M
         assert not transfer.reading.partial
         assert (transfer.reading.bits_per_second or 0) > 1e6
     assert result.warnings == ()
-    assert [name for name, _ in result.phases] == ["place", "verify", "warm-up", "transfer", "collect", "release"]
+    assert [name for name, _ in result.phases] == [
+        "place",
+        "verify",
+        "warm-up",
+        "verify",
+        "transfer",
+        "collect",
+        "release",
+    ]
 
 
 @pytest.mark.parametrize("levels", cells())
