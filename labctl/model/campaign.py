@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 
+from labctl.model.lab import SecretRef
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, Level
+from labctl.model.window import Windows
 
 
 class Order(StrEnum):
@@ -32,6 +34,45 @@ class Timeouts:
     """Beyond the asked seconds of a transfer, before it is ended by force."""
     migration: float = 60.0
     """For one migration; a migration that doesn't converge by then is aborted, which is a result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive:
+    """Repeats until the figure is known well enough. `Campaign.repeats` is the least; more are added run by run.
+
+    A cell is known well enough when half the width of the 95 % interval of its mean is at most `within` (a share, 0.05
+    for 5 %) of the mean. `budget` bounds the seconds of work that the further runs of the whole campaign may take.
+    """
+
+    maximum: int
+    within: float
+    budget: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor:
+    """A cell that is run again after every so many runs, so that drift over the night shows. Its further runs tell of
+    the lab and count in no summary."""
+
+    levels: Mapping[str, Level]
+    every: int
+
+
+class NotQuiet(StrEnum):
+    """What becomes of a transfer whose hosts did not get quiet in time."""
+
+    RUN = "run"
+    """It runs, and its figures are marked as noisy."""
+    SKIP = "skip"
+    """The attempt ends as a lab-error (`not-quiet`) and is tried again later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuietWait:
+    """How long, in seconds, to wait before a transfer for the hosts to be within the quiet limits of the lab."""
+
+    wait: float = 60.0
+    then: NotQuiet = NotQuiet.RUN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,3 +166,14 @@ class Campaign:
     question: str = ""
     published: str = ""
     """The id of the published experiment that the campaign repeats; its claims are checked in the report."""
+    priority: int = 0
+    """Campaigns of a higher one get hosts first; those of equal priority share them fairly."""
+    windows: Windows | None = None
+    """When runs may run; None: always."""
+    adaptive: Adaptive | None = None
+    anchor: Anchor | None = None
+    quiet: QuietWait = field(default_factory=QuietWait)
+    back_off: float = 10.0
+    """Seconds before a run is tried again after a lab-error; doubled with every further try, an hour at the most."""
+    notify: tuple[SecretRef, ...] = ()
+    """Where the URLs are to which news of the campaign is sent (mail, chat, webhooks)."""

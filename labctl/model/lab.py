@@ -134,12 +134,34 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuietLimits:
+    """What a host may be doing beside a measurement; None: not looked at."""
+
+    cpu: float | None = None
+    """Share of all its cores that are busy, 0 to 1."""
+    load: float | None = None
+    """Load average over one minute, per core."""
+    network: int | None = None
+    """bit/s over all its physical interfaces, both ways."""
+    other_vms: int | None = None
+    """Running VMs that are not of the attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddedLayout:
     """Where the embedded lab keeps itself on this machine (see `labctl lab up`)."""
 
     directory: PurePosixPath
     uplink: IPv4Interface
     """The address of this machine on the management network of the embedded lab."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedLayout:
+    """A lab that only pretends: its hosts, VMs and links are files in a directory, its figures no measurements."""
+
+    directory: PurePosixPath
+    seed: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +178,8 @@ class Lab:
     test_network: str
     limits: Limits = field(default_factory=Limits)
     embedded: EmbeddedLayout | None = None
+    simulated: SimulatedLayout | None = None
+    quiet: QuietLimits | None = None
 
     def network(self) -> Network:
         """The network that transfers are measured on."""

@@ -44,6 +44,33 @@ class CampaignState(StrEnum):
     """No new attempts; what runs may finish. `resume` makes it active again. Interrupted campaigns are paused."""
     CANCELLED = "cancelled"
     DONE = "done"
+    STOPPED = "stopped"
+    """Ended early by the outcome policy, with runs left that were not run; `resume` lets it go on once that is mended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it will be started by itself any more."""
+        return self in (CampaignState.CANCELLED, CampaignState.DONE, CampaignState.STOPPED)
+
+
+class HostState(StrEnum):
+    """Whether a host of a lab is given runs."""
+
+    GOOD = "good"
+    QUARANTINED = "quarantined"
+    """It had too many lab-errors in a row. A health check lets it back in."""
+    OUT = "out"
+    """Its health checks failed too, or a person took it out. Only a person lets it back in."""
+
+
+class Purpose(StrEnum):
+    """What a campaign or a run is for."""
+
+    MEASURE = "measure"
+    ANCHOR = "anchor"
+    """A further run of the anchor cell: it shows drift and counts in no summary."""
+    HEALTH = "health"
+    """A small campaign of labctl's own that finds out whether a quarantined host works again."""
 
 
 @dataclass(frozen=True, kw_only=True)
