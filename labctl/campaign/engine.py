@@ -8,7 +8,6 @@ from importlib import metadata
 
 from labctl.campaign.dispatch import Dispatcher
 from labctl.campaign.policy import goes_back
-from labctl.campaign.resources import resources_of
 from labctl.errors import SpecError
 from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Lab
@@ -17,6 +16,7 @@ from labctl.model.result import AttemptResult
 from labctl.plan.applicability import placements
 from labctl.plan.matrix import block_order, planned_cells, refuse_oversize
 from labctl.plan.resolve import resolve
+from labctl.plan.resources import resources_of
 from labctl.store import MESSAGE_LOST, WORKER_LOST, AttemptHandle, CampaignHead, Store
 
 SILENT_SECONDS = 30.0

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from labctl.campaign.resources import machines_of
 from labctl.model.campaign import Cell
 from labctl.model.outcome import CampaignState, RunState
 from labctl.plan.estimate import run_seconds
+from labctl.plan.resources import machines_of
 from labctl.store import ActiveAttempt, CampaignHead, Store
 
 Range = tuple[float, float]

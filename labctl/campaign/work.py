@@ -12,10 +12,10 @@ from pathlib import Path
 
 from labctl.campaign import engine
 from labctl.campaign.progress import Progress, progress
-from labctl.campaign.resources import machines_of
 from labctl.campaign.session import Session, session
 from labctl.errors import LabError
 from labctl.model.outcome import AttemptState, CampaignState
+from labctl.plan.resources import machines_of
 from labctl.store import ENGINE_GONE, ActiveAttempt, CampaignHead, LeaseLine, Store
 
 _STEP_SECONDS = 0.1
