@@ -6,11 +6,11 @@ Its hosts are leased before it begins (`labctl.campaign.engine.advance`) and fre
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from labctl import clock
 from labctl.errors import AttemptCancelled, LabError, SystemUnderTestError
 from labctl.model.outcome import Outcome, OutcomeDetail
 from labctl.model.result import AttemptResult, Fact, FactSet, MigrationResult
@@ -240,7 +240,7 @@ class Attempt:
         return migrate
 
     def _sleep_until(self, moment: float) -> None:
-        self._guard.sleep(max(0.0, moment - time.monotonic()))
+        self._guard.sleep(max(0.0, moment - clock.monotonic()))
 
     def _migrate(self, placed: Placed, source: str, destination: str, index: int) -> MigrationOutcome:
         order = self._order.migration

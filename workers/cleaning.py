@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 
+from labctl import clock
 from labctl.campaign import engine
 from labctl.errors import LabError
 from labctl.store import Store, VmRecord
@@ -44,7 +44,7 @@ def _may_still_load_hosts(store: Store, attempt_id: int) -> bool:
     if order.placement.sender.vm and order.placement.receiver.vm:
         return False
     longest = max(job_seconds(order, order.transfer), job_seconds(order, order.warmup))
-    return time.time() < seen + BEAT_SECONDS + longest
+    return clock.now() < seen + BEAT_SECONDS + longest
 
 
 def _destroy(record: VmRecord, machines: Machines, store: Store) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 
+from labctl import clock
 from labctl.errors import AttemptCancelled
 
 
@@ -34,7 +34,7 @@ class Guard:
 
     def sleep(self, seconds: float) -> None:
         """Wait, or raise `AttemptCancelled` as soon as the attempt is asked to end."""
-        if seconds > 0 and self._stopped.wait(seconds):
+        if seconds > 0 and clock.wait(self._stopped, seconds):
             self.check()
         self.check()
 
@@ -48,14 +48,14 @@ class Deadline:
     @classmethod
     def after(cls, seconds: float) -> Deadline:
         """The deadline that many seconds from now."""
-        return cls(time.monotonic() + seconds)
+        return cls(clock.monotonic() + seconds)
 
     @property
     def left(self) -> float:
         """Seconds left, never below 0."""
-        return max(0.0, self.at - time.monotonic())
+        return max(0.0, self.at - clock.monotonic())
 
     @property
     def passed(self) -> bool:
         """Whether it is over."""
-        return time.monotonic() >= self.at
+        return clock.monotonic() >= self.at

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from labctl import clock
 from labctl.model.outcome import OutcomeDetail
 from labctl.model.result import AttemptResult, FactSet, MigrationResult, RawOutput, TransferResult
 
@@ -26,11 +26,11 @@ class Journal:
     def phase(self, name: str) -> Iterator[None]:
         """A named part of the attempt; its seconds are kept even when it fails."""
         self.current = name
-        began = time.monotonic()
+        began = clock.monotonic()
         try:
             yield
         finally:
-            self._phases.append((name, time.monotonic() - began))
+            self._phases.append((name, clock.monotonic() - began))
 
     def keep(self, name: str, content: bytes) -> None:
         """Keep a captured output. Empty ones are kept too: that nothing was printed is a fact."""

@@ -6,12 +6,12 @@ flows is then a matter of the tool's reverse mode.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from labctl import clock
 from labctl.errors import LabctlError, LabError, SystemUnderTestError
 from labctl.model.order import RunOrder, TransferOrder
 from labctl.model.reading import Capture, ErrorKind, Reading
@@ -163,7 +163,7 @@ def _both_sides(
             todo="It is tried again with fresh VMs.",
         ) from error
     try:
-        started, began = time.time(), time.monotonic()
+        started, began = clock.now(), clock.monotonic()
         client = who.client.channel.start(client_command, lifetime=lifetime)
         with ThreadPoolExecutor(max_workers=1) as pool:
             # The client's end is awaited beside the event: a migration may outlast the transfer.
@@ -189,7 +189,7 @@ def _wait(
 
     Past its time it is ended and what it printed is taken all the same.
     """
-    passed = time.monotonic() - began
+    passed = clock.monotonic() - began
     try:
         result = client.wait(timeout=max(1.0, seconds + grace - passed), quiet=max(0.0, seconds - passed))
     except ChannelError as error:
@@ -198,13 +198,13 @@ def _wait(
         guard.check()
         client.kill()
         with suppress(ChannelError):
-            return replace(client.wait(timeout=_SERVER_SECONDS), argv=command), True, time.monotonic() - began
+            return replace(client.wait(timeout=_SERVER_SECONDS), argv=command), True, clock.monotonic() - began
         stdout, stderr = client.output()
         ended = CommandResult(
-            argv=command, exit_code=137, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began
+            argv=command, exit_code=137, stdout=stdout, stderr=stderr, seconds=clock.monotonic() - began
         )
-        return ended, True, time.monotonic() - began
-    return result, False, time.monotonic() - began
+        return ended, True, clock.monotonic() - began
+    return result, False, clock.monotonic() - began
 
 
 def _server_end(server: Process, *, forced: bool, patience: float) -> tuple[bool | None, tuple[bytes, bytes]]:
