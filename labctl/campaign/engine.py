@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Sequence
 from importlib import metadata
 
@@ -11,13 +12,13 @@ from labctl.campaign.policy import goes_back
 from labctl.errors import SpecError
 from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Lab
-from labctl.model.outcome import AttemptState, CampaignState, RunState
+from labctl.model.outcome import AttemptState, CampaignState, Purpose, RunState
 from labctl.model.result import AttemptResult
 from labctl.plan.applicability import placements
 from labctl.plan.matrix import block_order, planned_cells, refuse_oversize
 from labctl.plan.resolve import resolve
 from labctl.plan.resources import resources_of
-from labctl.store import MESSAGE_LOST, WORKER_LOST, AttemptHandle, CampaignHead, Store
+from labctl.store import MESSAGE_LOST, WORKER_LOST, After, AttemptHandle, AttemptStart, CampaignHead, Store
 
 SILENT_SECONDS = 30.0
 """A claimed attempt without a heartbeat for so long is lost. Workers beat every 2 s."""
@@ -40,7 +41,11 @@ def submit(store: Store, campaign: Campaign, lab: Lab, *, campaign_text: str, la
         lab_text=lab_text,
         versions=_versions(),
         cells=planned_cells(campaign, lab),
-        blocks=(block_order(campaign, counts.applicable, replicate) for replicate in range(1, campaign.repeats + 1)),
+        order=(
+            (position, replicate, Purpose.MEASURE)
+            for replicate in range(1, campaign.repeats + 1)
+            for position in block_order(campaign, counts.applicable, replicate)
+        ),
     )
 
 
@@ -78,7 +83,7 @@ def _start(store: Store, head: CampaignHead, run_id: int, cell: Cell, held: set[
         if resources & held:
             continue
         order = resolve(head.campaign, cell, head.lab, placement=placement)
-        handle = store.start_attempt(run_id, order, lab=head.lab.name, resources=resources)
+        (handle,) = store.start_attempts(head.lab.name, [AttemptStart(run_id=run_id, order=order, resources=resources)])
         if handle is not None:
             held |= resources
             return handle
@@ -87,10 +92,28 @@ def _start(store: Store, head: CampaignHead, run_id: int, cell: Cell, held: set[
 
 def give_up_lost(store: Store, lab: Lab, dispatcher: Dispatcher) -> tuple[int, ...]:
     """Void the tokens of attempts without a sign of life, and have their VMs removed. Returns their ids."""
-    lost = store.lose(silent_for=SILENT_SECONDS, unclaimed_for=UNCLAIMED_SECONDS)
+    lost = _silent(store)
     for campaign_id in {store.tries(attempt)[0] for attempt in lost}:
         dispatcher.clean(lab, campaign_id)
     return lost
+
+
+_seen: dict[int, tuple[AttemptState, int, float]] = {}
+
+
+def _silent(store: Store) -> tuple[int, ...]:
+    now = time.monotonic()
+    lost: list[int] = []
+    for sign in store.signs():
+        state, beats, since = _seen.get(sign.attempt_id, (None, -1, now))
+        if (state, beats) != (sign.state, sign.beats):
+            _seen[sign.attempt_id] = sign.state, sign.beats, now
+            continue
+        limit = SILENT_SECONDS if sign.state is AttemptState.CLAIMED else UNCLAIMED_SECONDS
+        if now - since > limit:
+            why = WORKER_LOST if sign.state is AttemptState.CLAIMED else MESSAGE_LOST
+            lost += store.lose_attempts([sign.attempt_id], why, states=(sign.state,))
+    return tuple(lost)
 
 
 def give_up_dead(store: Store, head: CampaignHead, dead: Sequence[int], dispatcher: Dispatcher) -> None:
@@ -119,7 +142,8 @@ def accept(store: Store, handle: AttemptHandle, result: AttemptResult) -> bool:
     """Take an attempt's result as the outcome policy says. False when its token is void: the result is then dropped."""
     campaign_id, tries = store.tries(handle.id)
     retries = store.head(campaign_id).campaign.lab_error_retries
-    return store.accept(handle, result, again=goes_back(result.detail.outcome, tries=tries, retries=retries))
+    after = After(again=goes_back(result.detail.outcome, tries=tries, retries=retries))
+    return store.accept(handle, result, after) is not None
 
 
 def cleaned(store: Store, attempt_id: int) -> None:

@@ -43,12 +43,12 @@ def progress(store: Store, head: CampaignHead) -> Progress:
         counts=counts,
         active=store.active_attempts(head.id),
         seconds_left=_seconds_left(head, store.pending_cells(head.id), durations),
-        measured=sum(len(values) for values in durations.values()),
+        measured=sum(count for count, _ in durations.values()),
     )
 
 
 def _seconds_left(
-    head: CampaignHead, left: Mapping[str, tuple[Cell, int]], durations: Mapping[str, list[float]]
+    head: CampaignHead, left: Mapping[str, tuple[Cell, int]], durations: Mapping[str, tuple[int, float]]
 ) -> Range:
     """A low and a high figure, from what the attempts so far took.
 
@@ -57,9 +57,12 @@ def _seconds_left(
     is a quarter off and on; then it is two standard errors of the ratio, at least a tenth.
     """
     estimates = {cell_id: run_seconds(head.campaign, cell) for cell_id, (cell, _) in left.items()}
-    measured = {cell_id: statistics.fmean(values) for cell_id, values in durations.items() if values}
+    measured = {cell_id: mean for cell_id, (_, mean) in durations.items()}
     ratios = [
-        value / estimates[cell_id] for cell_id, values in durations.items() if cell_id in estimates for value in values
+        mean / estimates[cell_id]
+        for cell_id, (count, mean) in durations.items()
+        if cell_id in estimates
+        for _ in range(count)
     ]
     ratio = statistics.fmean(ratios) if ratios else 1.0
     expected = sum(count * measured.get(cell_id, ratio * estimates[cell_id]) for cell_id, (_, count) in left.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from labctl.model.outcome import OutcomeDetail
+from labctl.model.outcome import OutcomeDetail, Purpose
 from labctl.model.reading import Reading
 from labctl.model.scenario import Side
 
@@ -142,6 +142,9 @@ class RunRecord:
     result: AttemptResult | None = None
     earlier: tuple[AttemptResult, ...] = ()
     """Results of attempts that were not accepted as the run's own (retried lab-errors)."""
+    purpose: Purpose = Purpose.MEASURE
+    unrun: OutcomeDetail | None = None
+    """Why a run that is done has no result: the outcome policy or a person ended it before it was run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,3 +166,7 @@ class CampaignRecord:
     cells: tuple[CellRecord, ...]
     runs: tuple[RunRecord, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+    """Why it is paused, stopped or cancelled, in a sentence."""
+    lab_document: Mapping[str, object] = field(default_factory=dict)
+    """The checked lab as plain data."""

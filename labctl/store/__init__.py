@@ -1,33 +1,50 @@
 """The only place that speaks SQL."""
 
-from labctl.store.store import (
+from labctl.store.store import Store, open_store
+from labctl.store.values import (
     ENGINE_GONE,
     MESSAGE_LOST,
     WORKER_LOST,
+    Accepted,
     ActiveAttempt,
+    After,
     AttemptHandle,
+    AttemptStart,
     CampaignHead,
     CampaignLine,
     ClaimedAttempt,
+    Event,
+    HostRecord,
     LeaseLine,
     PendingRun,
-    Store,
+    QueuedCampaign,
+    Sign,
+    Trouble,
     VmRecord,
-    open_store,
+    WorkerRecord,
 )
 
 __all__ = [
     "ENGINE_GONE",
     "MESSAGE_LOST",
     "WORKER_LOST",
+    "Accepted",
     "ActiveAttempt",
+    "After",
     "AttemptHandle",
+    "AttemptStart",
     "CampaignHead",
     "CampaignLine",
     "ClaimedAttempt",
+    "Event",
+    "HostRecord",
     "LeaseLine",
     "PendingRun",
+    "QueuedCampaign",
+    "Sign",
     "Store",
+    "Trouble",
     "VmRecord",
+    "WorkerRecord",
     "open_store",
 ]

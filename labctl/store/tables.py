@@ -2,7 +2,9 @@
 
 One campaign has cells; a cell has runs (its replicates); a run has attempts, of which at most one result is accepted.
 A lease is a row: whoever has the row has the host. A VM is recorded before it is created and marked gone after it was
-destroyed, so that whatever a crash leaves behind is known.
+destroyed, so that whatever a crash leaves behind is known. Whatever the engine asks often is kept beside what it is
+computed from (tries of a run, seconds of a cell, share of a campaign), so that the cost of a run doesn't grow with their
+number; each such figure is written in the transaction that changes what it stands for.
 """
 
 from __future__ import annotations
@@ -54,6 +56,12 @@ campaigns = Table(
     Column("campaign_document", Text, nullable=False),
     Column("lab_document", Text, nullable=False),
     Column("versions", Text, nullable=False),
+    Column("digest", String(64), nullable=False, default="", index=True),
+    Column("purpose", String(16), nullable=False, default="measure"),
+    Column("priority", Integer, nullable=False, default=0),
+    Column("share", Float, nullable=False, default=0.0),
+    Column("why", Text, nullable=False, default=""),
+    Column("hold", Text, nullable=False, default=""),
 )
 
 cells = Table(
@@ -66,6 +74,8 @@ cells = Table(
     Column("levels", Text, nullable=False),
     Column("applicable", Boolean, nullable=False),
     Column("reason", Text, nullable=False, default=""),
+    Column("timed", Integer, nullable=False, default=0),
+    Column("seconds", Float, nullable=False, default=0.0),
     UniqueConstraint("campaign_id", "cell"),
 )
 
@@ -80,8 +90,13 @@ runs = Table(
     Column("state", String(16), nullable=False),
     Column("outcome", String(16)),
     Column("accepted_attempt", Integer),
+    Column("purpose", String(16), nullable=False, default="measure"),
+    Column("tries", Integer, nullable=False, default=0),
+    Column("retried", Boolean, nullable=False, default=False),
+    Column("not_before", Float, nullable=False, default=0.0),
+    Column("detail", Text),
     UniqueConstraint("cell_id", "replicate"),
-    Index("ix_runs_next", "campaign_id", "state", "sequence"),
+    Index("ix_runs_next", "campaign_id", "state", "retried", "sequence"),
 )
 
 attempts = Table(
@@ -92,7 +107,11 @@ attempts = Table(
     Column("campaign_id", ForeignKey("campaigns.id"), nullable=False, index=True),
     Column("number", Integer, nullable=False),
     Column("token", String(32), nullable=False, unique=True),
-    Column("state", String(16), nullable=False, index=True),
+    Column("state", String(16), nullable=False),
+    Column("hosts", Text, nullable=False, default=""),
+    Column("estimate", Float, nullable=False, default=0.0),
+    Column("beats", Integer, nullable=False, default=0),
+    Column("blamed", Text, nullable=False, default=""),
     Column("order_document", Text, nullable=False),
     Column("worker", Text, nullable=False, default=""),
     Column("phase", Text, nullable=False, default=""),
@@ -104,6 +123,8 @@ attempts = Table(
     Column("kind", Text),
     Column("result_document", Text),
     UniqueConstraint("run_id", "number"),
+    Index("ix_attempts_state_campaign_id", "state", "campaign_id"),
+    Index("ix_attempts_campaign_id_outcome", "campaign_id", "outcome"),
 )
 
 leases = Table(
@@ -114,6 +135,7 @@ leases = Table(
     Column("attempt_id", ForeignKey("attempts.id"), nullable=False, index=True),
     Column("token", String(32), nullable=False),
     Column("taken", Float, nullable=False),
+    Column("expected", Float, nullable=False, default=0.0),
 )
 
 vms = Table(
@@ -145,5 +167,49 @@ raw_outputs = Table(
     Column("name", Text, nullable=False),
     Column("size", Integer, nullable=False),
     Column("sha256", String(64), nullable=False),
-    Column("content", LargeBinary, nullable=False),
+    Column("content", LargeBinary),
+    Column("pruned", Float),
+)
+
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("lab", Text, primary_key=True),
+    Column("host", Text, primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("strikes", Integer, nullable=False, default=0),
+    Column("why", Text, nullable=False, default=""),
+    Column("since", Float, nullable=False),
+    Column("checks", Integer, nullable=False, default=0),
+    Column("next_check", Float, nullable=False, default=0.0),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("role", String(16), nullable=False),
+    Column("machine", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("queues", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("started", Float, nullable=False),
+    Column("beats", Integer, nullable=False, default=0),
+    Column("seen", Float, nullable=False),
+    Column("doing", Text, nullable=False, default=""),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("scope", String(255), nullable=False),
+    Column("key", String(255), nullable=False),
+    Column("campaign_id", ForeignKey("campaigns.id"), index=True),
+    Column("kind", String(32), nullable=False),
+    Column("what", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("told", Boolean, nullable=False, default=False, index=True),
+    UniqueConstraint("scope", "key"),
 )

@@ -19,8 +19,10 @@ from alembic.migration import MigrationContext
 
 from labctl.errors import AttemptCancelled, LabError, SpecError
 from labctl.model.campaign import PlannedCell
-from labctl.model.outcome import CampaignState, Outcome, RunState
-from labctl.store import WORKER_LOST, AttemptHandle, Store, VmRecord, open_store
+from labctl.model.order import RunOrder
+from labctl.model.outcome import CampaignState, Outcome, Purpose, RunState
+from labctl.model.result import AttemptResult
+from labctl.store import MESSAGE_LOST, WORKER_LOST, After, AttemptHandle, AttemptStart, Store, VmRecord, open_store
 from labctl.store.database import open_engine, sqlite_url
 from labctl.store.tables import metadata
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
@@ -48,15 +50,29 @@ def submit(store: Store, *, replicates: int = 2) -> int:
         lab_text="lab: lab\n",
         versions={"labctl": "0"},
         cells=cells,
-        blocks=[[1, 0]] * replicates,
+        order=[(position, 1 + at, Purpose.MEASURE) for at in range(replicates) for position in (1, 0)],
     )
 
 
 def start(store: Store, campaign: int, *, resources: frozenset[str] = ONE) -> AttemptHandle:
     run = store.pending_runs(campaign, limit=1)[0]
-    handle = store.start_attempt(run.id, an_order(), lab="lab", resources=resources)
+    handle = start_run(store, run.id, resources)
     assert handle is not None
     return handle
+
+
+def start_run(
+    store: Store, run_id: int, resources: frozenset[str], *, lab: str = "lab", order: RunOrder | None = None
+) -> AttemptHandle | None:
+    """Start one attempt."""
+    asked = AttemptStart(run_id=run_id, order=order or an_order(), resources=resources, estimate=10.0)
+    (handle,) = store.start_attempts(lab, [asked])
+    return handle
+
+
+def accept(store: Store, handle: AttemptHandle, result: AttemptResult, *, again: bool) -> bool:
+    """Hand a result in."""
+    return store.accept(handle, result, After(again=again)) is not None
 
 
 def started_and_claimed(store: Store, campaign: int, **more: frozenset[str]) -> AttemptHandle:
@@ -112,14 +128,12 @@ def test_the_version_changes_when_somebody_writes_and_only_then(store: Store, tm
 def test_a_lost_message_costs_a_run_no_try_and_both_kinds_of_loss_are_told(store: Store) -> None:
     campaign = submit(store)
     handle = start(store, campaign)
-    time.sleep(0.01)
-    assert store.lose(silent_for=30, unclaimed_for=0.0) == (handle.id,)
+    assert store.lose_attempts([handle.id], MESSAGE_LOST) == (handle.id,)
     store.cleaned(handle.id, again=True)
     assert store.pending_runs(campaign, limit=1)[0].attempts == 0
     assert store.tries(handle.id)[1] == 0
     second = started_and_claimed(store, campaign)
-    time.sleep(0.01)
-    assert store.lose(silent_for=0.0, unclaimed_for=60) == (second.id,)
+    assert store.lose_attempts([second.id], WORKER_LOST) == (second.id,)
     store.cleaned(second.id, again=False)
     run = next(run for run in store.record(campaign).runs if run.attempts)
     assert run.result is not None
@@ -130,7 +144,7 @@ def test_a_lost_message_costs_a_run_no_try_and_both_kinds_of_loss_are_told(store
 def test_a_run_that_was_cancelled_goes_back_to_its_place(store: Store) -> None:
     campaign = submit(store)
     first = store.pending_runs(campaign, limit=9)[0]
-    store.accept(started_and_claimed(store, campaign), a_result(Outcome.CANCELLED), again=True)
+    accept(store, started_and_claimed(store, campaign), a_result(Outcome.CANCELLED), again=True)
     assert store.pending_runs(campaign, limit=9)[0].id == first.id
 
 
@@ -140,7 +154,7 @@ def test_hosts_stay_leased_while_a_vm_of_an_ended_attempt_may_be_there(store: St
     low, high = IPv4Address("198.18.0.16"), IPv4Address("198.18.0.19")
     values = vm_for(handle, campaign, "1")
     store.record_vm(lambda address: VmRecord(**values, address=f"{address}/24"), first=low, last=high, after=0)
-    assert store.accept(handle, a_result(), again=False)
+    assert accept(store, handle, a_result(), again=False)
     assert {line.resource for line in store.leases("lab")} == ONE
     assert store.lost_attempts(lab="lab") == (handle.id,)
     store.change_vm("1", state="gone")
@@ -170,18 +184,18 @@ def test_a_leased_machine_is_leased_to_nobody_else(store: Store) -> None:
     campaign = submit(store)
     start(store, campaign)
     other = store.pending_runs(campaign, limit=1)[0]
-    taken = store.start_attempt(other.id, an_order(), lab="lab", resources={"host:b", "machine:one"})
+    taken = start_run(store, other.id, frozenset({"host:b", "machine:one"}), lab="lab")
     assert taken is None
     assert store.pending_runs(campaign, limit=1)[0] == other, "a refused run stays where it was"
     assert {line.resource for line in store.leases("lab")} == ONE, "nothing is leased by halves"
-    assert store.start_attempt(other.id, an_order("b"), lab="lab", resources={"host:b"}) is not None
+    assert start_run(store, other.id, frozenset({"host:b"}), lab="lab", order=an_order("b")) is not None
 
 
 def test_hosts_of_one_name_in_two_labs_are_two_hosts(store: Store) -> None:
     campaign = submit(store)
     start(store, campaign)
     other = store.pending_runs(campaign, limit=1)[0]
-    assert store.start_attempt(other.id, an_order(), lab="elsewhere", resources=ONE) is not None
+    assert start_run(store, other.id, ONE, lab="elsewhere") is not None
 
 
 def test_a_message_that_comes_twice_is_claimed_once(store: Store) -> None:
@@ -200,8 +214,8 @@ def test_a_wrong_token_claims_nothing(store: Store) -> None:
 def test_a_run_gets_one_result(store: Store) -> None:
     campaign = submit(store)
     handle = started_and_claimed(store, campaign)
-    assert store.accept(handle, a_result(), again=False)
-    assert not store.accept(handle, a_result(Outcome.FAILED), again=False)
+    assert accept(store, handle, a_result(), again=False)
+    assert not accept(store, handle, a_result(Outcome.FAILED), again=False)
     run = next(run for run in store.record(campaign).runs if run.result)
     assert run.result is not None
     assert run.result.detail.outcome is Outcome.OK
@@ -213,7 +227,7 @@ def test_a_run_gets_one_result(store: Store) -> None:
 def test_raw_output_survives_to_the_byte(store: Store) -> None:
     handle = started_and_claimed(store, submit(store))
     content = bytes(range(256)) * 4096
-    store.accept(handle, a_result(raw=content), again=False)
+    accept(store, handle, a_result(raw=content), again=False)
     assert store.raw(handle.id)[0].content == content
 
 
@@ -221,7 +235,7 @@ def test_a_run_that_goes_back_is_tried_after_those_that_were_not(store: Store) -
     campaign = submit(store)
     first = store.pending_runs(campaign, limit=9)[0]
     handle = started_and_claimed(store, campaign)
-    store.accept(handle, a_result(Outcome.LAB_ERROR, kind="boot-timeout"), again=True)
+    accept(store, handle, a_result(Outcome.LAB_ERROR, kind="boot-timeout"), again=True)
     waiting = store.pending_runs(campaign, limit=9)
     assert waiting[-1].id == first.id
     assert waiting[-1].attempts == 1
@@ -233,10 +247,10 @@ def test_a_run_that_goes_back_is_tried_after_those_that_were_not(store: Store) -
 def test_a_lost_attempt_keeps_its_hosts_until_they_are_clean_and_its_result_is_refused(store: Store) -> None:
     campaign = submit(store)
     handle = started_and_claimed(store, campaign)
-    time.sleep(0.01)
-    assert store.lose(silent_for=0.0, unclaimed_for=60) == (handle.id,)
+    assert store.lose_attempts([handle.id], WORKER_LOST) == (handle.id,)
+    assert store.lose_attempts([handle.id], WORKER_LOST) == (), "only once"
     assert "void" in store.heartbeat(handle, phase="transfer")
-    assert not store.accept(handle, a_result(), again=False)
+    assert not accept(store, handle, a_result(), again=False)
     assert {line.resource for line in store.leases("lab")} == ONE
     assert store.lost_attempts(lab="lab") == (handle.id,)
     store.cleaned(handle.id, again=True)
@@ -244,10 +258,12 @@ def test_a_lost_attempt_keeps_its_hosts_until_they_are_clean_and_its_result_is_r
     assert store.run_counts(campaign) == {"pending": 4}
 
 
-def test_an_attempt_that_beats_is_not_lost(store: Store) -> None:
+def test_every_heartbeat_is_another_sign_of_life(store: Store) -> None:
     handle = started_and_claimed(store, submit(store))
+    (before,) = store.signs()
     assert store.heartbeat(handle, phase="transfer") == ""
-    assert store.lose(silent_for=30, unclaimed_for=60) == ()
+    (after,) = store.signs()
+    assert after.beats > before.beats
     assert store.active_attempts()[0].phase == "transfer"
 
 
@@ -257,7 +273,7 @@ def test_an_interrupted_campaign_tells_its_attempts_and_starts_no_others(store: 
     store.set_state(campaign, CampaignState.PAUSED, stop_attempts=True)
     assert "interrupted" in store.heartbeat(handle, phase="place")
     run = store.pending_runs(campaign, limit=1)[0]
-    assert store.start_attempt(run.id, an_order("b"), lab="lab", resources={"host:b"}) is None
+    assert start_run(store, run.id, frozenset({"host:b"}), lab="lab", order=an_order("b")) is None
 
 
 def vm_for(handle: AttemptHandle, campaign: int, uuid: str, shape: str = "s") -> dict[str, object]:
@@ -310,7 +326,7 @@ def test_idle_vms_are_those_that_no_attempt_in_progress_uses(store: Store) -> No
         store.record_vm(lambda address, v=values: VmRecord(**v, address=f"{address}/24"), first=low, last=high, after=0)
     store.change_vm("2", state="parked")
     assert [vm.uuid for vm in store.idle_vms(campaign)] == ["2"]
-    store.accept(handle, a_result(), again=False)
+    accept(store, handle, a_result(), again=False)
     assert {vm.uuid for vm in store.idle_vms(campaign)} == {"1", "2"}
     store.change_vm("1", state="gone")
     assert [vm.uuid for vm in store.idle_vms(campaign)] == ["2"]
@@ -322,14 +338,14 @@ def _compete(state: Path, campaign: int, won: multiprocessing.Queue[int]) -> Non
         run = store.pending_runs(campaign, limit=1)
         if not run:
             break
-        handle = store.start_attempt(run[0].id, an_order(), lab="lab", resources=ONE)
+        handle = start_run(store, run[0].id, ONE, lab="lab")
         if handle is None:
             time.sleep(0.005)
             continue
         claimed = store.claim(handle, worker="w:1")
         assert claimed is not None
         assert len(store.leases("lab")) == len(ONE)
-        assert store.accept(handle, a_result(), again=False)
+        assert accept(store, handle, a_result(), again=False)
         won.put(run[0].id)
     store.close()
 
@@ -369,9 +385,9 @@ def test_a_full_disk_is_said_and_loses_nothing_that_was_stored(tmp_path: Path) -
         fill(disk / "filler")
         noise = random.Random(1).randbytes(400_000)
         with pytest.raises(LabError, match="could not be written"):
-            store.accept(handle, a_result(raw=noise), again=False)
+            accept(store, handle, a_result(raw=noise), again=False)
         (disk / "filler").unlink()
-        assert store.accept(handle, a_result(raw=noise), again=False)
+        assert accept(store, handle, a_result(raw=noise), again=False)
         assert store.run_counts(campaign) == {"ok": 1, "pending": 3}
         store.close()
     finally:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from labctl import clock
 from labctl.campaign import engine
 from labctl.model.order import EndpointOrder, Placement, RunOrder
 from labctl.model.scenario import Side
-from labctl.store import WORKER_LOST, open_store
+from labctl.store import WORKER_LOST, AttemptStart, open_store
 from tests.values import a_campaign, a_lab, an_order
-from workers import cleaning
 from workers.cleaning import clean_campaign
 
 
@@ -28,14 +28,16 @@ def test_hosts_that_were_endpoints_are_kept_until_their_processes_have_ended(
 ) -> None:
     store = open_store(tmp_path)
     campaign = engine.submit(store, a_campaign(), a_lab(), campaign_text="c", lab_text="l")
-    handle = store.start_attempt(store.pending_runs(campaign, limit=1)[0].id, order, lab="lab", resources={"host:a"})
+    run = store.pending_runs(campaign, limit=1)[0]
+    start = AttemptStart(run_id=run.id, order=order, resources=frozenset({"host:a"}))
+    (handle,) = store.start_attempts("lab", [start])
     assert handle is not None
     assert store.claim(handle, worker="w:1") is not None
     store.lose_attempts([handle.id], WORKER_LOST)
     clean_campaign(store, campaign)
     assert bool(store.leases("lab")) is waits
     later = time.time() + 600
-    monkeypatch.setattr(cleaning.time, "time", lambda: later)
+    monkeypatch.setattr(clock, "now", lambda: later)
     clean_campaign(store, campaign)
     assert store.leases("lab") == ()
     store.close()

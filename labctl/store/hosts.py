@@ -1,0 +1,148 @@
+"""Hosts as they have behaved, the processes that work, and what people want to hear of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from labctl import clock
+from labctl.model.outcome import HostState
+from labctl.store.database import reading, writing
+from labctl.store.room import Room
+from labctl.store.tables import events, hosts, workers
+from labctl.store.values import Event, HostRecord, WorkerRecord
+
+
+class Hosts(Room):
+    """The part of the store that is about the state of hosts."""
+
+    def hosts(self, lab: str | None = None) -> tuple[HostRecord, ...]:
+        """What is kept of the hosts of a lab, or of all labs; one that never had a lab-error may have no record."""
+        query = select(hosts).order_by(hosts.c.lab, hosts.c.host)
+        if lab is not None:
+            query = query.where(hosts.c.lab == lab)
+        with reading(self._engine) as db:
+            rows = db.execute(query).all()
+        return tuple(_host(row) for row in rows)
+
+    def set_host(self, lab: str, host: str, state: HostState, *, why: str = "", next_check: float = 0.0) -> None:
+        """Change a host's state, by a person or after a health check. A good host begins with no strikes and no failed
+        checks."""
+        values: dict[str, Any] = {"state": state, "why": why, "since": clock.now(), "next_check": next_check}
+        if state is HostState.GOOD:
+            values |= {"strikes": 0, "checks": 0}
+        with writing(self._engine) as db:
+            _require_host(db, lab, host)
+            db.execute(update(hosts).where(_is(lab, host)).values(**values))
+
+    def check_failed(self, lab: str, host: str, *, next_check: float, out_after: int, why: str) -> HostState:
+        """A health check of a quarantined host failed: the next one is due at `next_check` (epoch seconds), or with
+        `out_after` failures in a row the host is out. Returns its state."""
+        with writing(self._engine) as db:
+            _require_host(db, lab, host)
+            row = db.execute(select(hosts).where(_is(lab, host))).one()
+            checks = row.checks + 1
+            values: dict[str, Any] = {"checks": checks, "next_check": next_check, "why": why}
+            if row.state == HostState.QUARANTINED and checks >= out_after:
+                values |= {"state": HostState.OUT, "since": clock.now()}
+            db.execute(update(hosts).where(_is(lab, host)).values(**values))
+        return HostState(values.get("state", row.state))
+
+    def delay_check(self, lab: str, host: str, *, expected: float, until: float) -> bool:
+        """Put the next health check of a quarantined host off, if it is still due at `expected`: of several engines only
+        one gets True and makes the check."""
+        due = and_(_is(lab, host), hosts.c.state == HostState.QUARANTINED, hosts.c.next_check == expected)
+        with writing(self._engine) as db:
+            return db.execute(update(hosts).where(due).values(next_check=until)).rowcount == 1
+
+
+class Workers(Room):
+    """The part of the store in which processes that work say what they do."""
+
+    def register_worker(self, record: WorkerRecord) -> None:
+        """Say that a process has started to work."""
+        values = record.__dict__ | {"queues": ",".join(record.queues), "seen": record.started}
+        with writing(self._engine) as db:
+            db.execute(delete(workers).where(workers.c.name == record.name))
+            db.execute(insert(workers).values(**values))
+
+    def beat_worker(self, name: str, *, doing: str) -> bool:
+        """Say that a process lives, and what it does. False when it is no longer registered."""
+        with writing(self._engine) as db:
+            beaten = db.execute(
+                update(workers)
+                .where(workers.c.name == name)
+                .values(beats=workers.c.beats + 1, seen=clock.now(), doing=doing)
+            )
+        return beaten.rowcount == 1
+
+    def remove_worker(self, name: str) -> None:
+        """Say that a process has ended, or forget one that is gone."""
+        with writing(self._engine) as db:
+            db.execute(delete(workers).where(workers.c.name == name))
+
+    def workers(self) -> tuple[WorkerRecord, ...]:
+        """All processes that said that they work and not that they ended."""
+        with reading(self._engine) as db:
+            rows = db.execute(select(workers).order_by(workers.c.name)).all()
+        return tuple(_worker(row) for row in rows)
+
+
+class Events(Room):
+    """The part of the store that is about what people want to hear of."""
+
+    def tell(self, event: Event) -> bool:
+        """Keep an event, to be told once. False when there is one of its scope and key already."""
+        values = {name: value for name, value in event.__dict__.items() if name != "id"}
+        known = select(events.c.id).where(events.c.scope == event.scope, events.c.key == event.key)
+        try:
+            with writing(self._engine) as db:
+                if db.execute(known).first() is not None:
+                    return False
+                db.execute(insert(events).values(**values, told=False))
+        except IntegrityError:
+            return False
+        return True
+
+    def untold(self, *, limit: int = 100) -> tuple[Event, ...]:
+        """Events that nobody has been told of, oldest first."""
+        return self._events(events.c.told.is_(False), limit=limit)
+
+    def take_event(self, event_id: int) -> bool:
+        """Make an event told. Of several that try only one gets True, and tells it."""
+        with writing(self._engine) as db:
+            taken = db.execute(
+                update(events).where(events.c.id == event_id, events.c.told.is_(False)).values(told=True)
+            )
+        return taken.rowcount == 1
+
+    def events(self, campaign_id: int) -> tuple[Event, ...]:
+        """What happened in a campaign, oldest first."""
+        return self._events(events.c.campaign_id == campaign_id)
+
+    def _events(self, condition: Any, *, limit: int | None = None) -> tuple[Event, ...]:  # noqa: ANN401
+        query = select(events).where(condition).order_by(events.c.id).limit(limit)
+        with reading(self._engine) as db:
+            rows = db.execute(query).all()
+        return tuple(Event(**{name: getattr(row, name) for name in Event.__dataclass_fields__}) for row in rows)
+
+
+def _is(lab: str, host: str) -> Any:  # noqa: ANN401 - an SQL expression
+    return and_(hosts.c.lab == lab, hosts.c.host == host)
+
+
+def _require_host(db: Connection, lab: str, host: str) -> None:
+    if db.execute(select(hosts.c.host).where(_is(lab, host))).first() is None:
+        db.execute(insert(hosts).values(lab=lab, host=host, state=HostState.GOOD, since=clock.now()))
+
+
+def _host(row: Row[Any]) -> HostRecord:
+    values = {name: getattr(row, name) for name in HostRecord.__dataclass_fields__}
+    return HostRecord(**(values | {"state": HostState(row.state)}))
+
+
+def _worker(row: Row[Any]) -> WorkerRecord:
+    values = {name: getattr(row, name) for name in WorkerRecord.__dataclass_fields__}
+    return WorkerRecord(**(values | {"queues": tuple(row.queues.split(",")) if row.queues else ()}))

@@ -1,0 +1,119 @@
+"""Records: a whole campaign for reports, raw outputs, and keeping house."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, func, select, update
+
+from labctl import clock
+from labctl.model.outcome import OutcomeDetail, Purpose, RunState
+from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, RawOutput, RunRecord
+from labctl.spec.documents import from_json
+from labctl.store.database import reading, writing
+from labctl.store.room import Room, campaign_row
+from labctl.store.tables import attempts, cells, raw_outputs, runs
+
+
+class Records(Room):
+    """The part of the store that reports read, and that keeps it small."""
+
+    def record(self, campaign_id: int) -> CampaignRecord:
+        """A campaign with everything that a report needs, in one consistent snapshot; without raw outputs."""
+        with reading(self._engine) as db:
+            head = campaign_row(db, campaign_id)
+            cell_rows = db.execute(
+                select(cells).where(cells.c.campaign_id == campaign_id).order_by(cells.c.position)
+            ).all()
+            run_rows = db.execute(select(runs).where(runs.c.campaign_id == campaign_id).order_by(runs.c.sequence)).all()
+            attempt_rows = db.execute(
+                select(attempts).where(attempts.c.campaign_id == campaign_id).order_by(attempts.c.id)
+            ).all()
+        by_run: dict[int, list[Row[Any]]] = {}
+        for row in attempt_rows:
+            by_run.setdefault(row.run_id, []).append(row)
+        names = {row.id: row.cell for row in cell_rows}
+        return CampaignRecord(
+            id=head.id,
+            name=head.name,
+            state=head.state,
+            why=head.why,
+            lab=head.lab,
+            submitted=head.submitted,
+            started=head.started,
+            ended=head.ended,
+            campaign_text=head.campaign_text,
+            lab_text=head.lab_text,
+            document=json.loads(head.campaign_document),
+            lab_document=json.loads(head.lab_document),
+            cells=tuple(
+                CellRecord(
+                    id=row.cell,
+                    levels=json.loads(row.levels),
+                    applicable=row.applicable,
+                    reason=row.reason,
+                    position=row.position,
+                )
+                for row in cell_rows
+            ),
+            runs=tuple(_run_record(row, names[row.cell_id], by_run.get(row.id, [])) for row in run_rows),
+            versions=json.loads(head.versions),
+        )
+
+    def raw(self, attempt_id: int) -> tuple[RawOutput, ...]:
+        """The captured outputs of an attempt that have not been pruned."""
+        kept = raw_outputs.c.attempt_id == attempt_id, raw_outputs.c.content.is_not(None)
+        with reading(self._engine) as db:
+            rows = db.execute(select(raw_outputs).where(*kept).order_by(raw_outputs.c.id)).all()
+        return tuple(RawOutput(name=row.name, content=zlib.decompress(row.content)) for row in rows)
+
+    def prune_raw(self, *, older_than: float) -> tuple[int, int]:
+        """Forget the content of raw outputs of attempts that ended before `older_than` (epoch seconds); their names, sizes
+        and hashes stay. Returns how many, and how many bytes they were stored in."""
+        old = raw_outputs.c.attempt_id.in_(select(attempts.c.id).where(attempts.c.ended < older_than))
+        there = old & raw_outputs.c.content.is_not(None)
+        with writing(self._engine) as db:
+            count, stored = db.execute(
+                select(func.count(), func.sum(func.length(raw_outputs.c.content))).where(there)
+            ).one()
+            db.execute(update(raw_outputs).where(there).values(content=None, pruned=clock.now()))
+        return count, int(stored or 0)
+
+    def vacuum(self) -> None:
+        """Give the space of what was forgotten back to the file system. Needs as much again while it works (SQLite)."""
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("VACUUM")
+            if self._engine.dialect.name == "sqlite":
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _run_record(row: Row[Any], cell: str, tried: Sequence[Row[Any]]) -> RunRecord:
+    accepted = None
+    earlier: list[AttemptResult] = []
+    for attempt in tried:
+        if attempt.result_document is None:
+            continue
+        result = from_json(AttemptResult, attempt.result_document)
+        if attempt.id == row.accepted_attempt:
+            accepted = result
+        else:
+            earlier.append(result)
+    claimed = [attempt.claimed for attempt in tried if attempt.claimed]
+    ended = [attempt.ended for attempt in tried if attempt.ended]
+    return RunRecord(
+        id=row.id,
+        cell=cell,
+        replicate=row.replicate,
+        state=row.state,
+        sequence=row.sequence,
+        purpose=Purpose(row.purpose),
+        attempts=len(tried),
+        started=min(claimed) if claimed else None,
+        ended=max(ended) if ended and row.state == RunState.DONE else None,
+        result=accepted,
+        earlier=tuple(earlier),
+        unrun=from_json(OutcomeDetail, row.detail) if row.detail else None,
+    )

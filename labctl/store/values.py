@@ -1,0 +1,269 @@
+"""What the store takes and gives, beside the words of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labctl.model.campaign import Campaign, Cell
+from labctl.model.lab import Lab
+from labctl.model.order import RunOrder
+from labctl.model.outcome import AttemptState, CampaignState, HostState, Outcome, OutcomeDetail, Purpose
+
+WORKER_LOST = OutcomeDetail(
+    outcome=Outcome.LAB_ERROR,
+    kind="worker-lost",
+    what="The worker died in the middle of the attempt.",
+    why="It gave no sign of life any more: its process, or its machine, is gone.",
+    todo="See the worker's log in the state directory; the kernel's log says whether it ran out of memory.",
+)
+MESSAGE_LOST = OutcomeDetail(
+    outcome=Outcome.CANCELLED,
+    kind="message-lost",
+    what="No worker took the attempt up.",
+    why="Its message was lost with the broker, or no worker listens for this lab.",
+)
+ENGINE_GONE = OutcomeDetail(
+    outcome=Outcome.CANCELLED,
+    kind="engine-gone",
+    what="The attempt ended with the `labctl run` that had started it.",
+    why="That command was killed.",
+)
+"""Why an attempt was given up. One that nobody took up never touched a host, so it costs its run no try."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignHead:
+    """What is needed to work on a campaign: its checked documents and its state."""
+
+    id: int
+    name: str
+    state: CampaignState
+    stop_attempts: bool
+    campaign: Campaign
+    lab: Lab
+    submitted: float
+    purpose: Purpose
+    priority: int
+    why: str
+    """Why it is paused, stopped or cancelled, in a sentence; empty when a person did it and said nothing."""
+    hold: str
+    """What keeps an active campaign from starting runs now, in a sentence; empty when nothing does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedCampaign:
+    """An active campaign as the scheduler ranks it. `share` is the machine seconds that it was given, for fairness."""
+
+    id: int
+    lab: str
+    priority: int
+    share: float
+    purpose: Purpose
+    hold: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignLine:
+    """One campaign in a list, with how many runs stand where."""
+
+    id: int
+    name: str
+    lab: str
+    state: CampaignState
+    submitted: float
+    priority: int
+    purpose: Purpose
+    why: str
+    hold: str
+    runs: Mapping[str, int]
+    """Count of runs by outcome for those that are done, else by state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingRun:
+    """A run that waits for its hosts."""
+
+    id: int
+    cell: Cell
+    replicate: int
+    sequence: int
+    attempts: int
+    """How many tries it has had; cancelled attempts are none."""
+    purpose: Purpose
+    seconds: float | None
+    """Mean seconds that a run of its cell has kept its hosts so far; None before one has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStart:
+    """An attempt to be started: its run, what it is to do, what it leases, and for how many seconds presumably."""
+
+    run_id: int
+    order: RunOrder
+    resources: frozenset[str]
+    estimate: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptHandle:
+    """What the message to a worker holds."""
+
+    id: int
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedAttempt:
+    """An attempt that a worker has claimed, with all that it needs."""
+
+    id: int
+    token: str
+    number: int
+    run_id: int
+    campaign_id: int
+    order: RunOrder
+    lab: Lab
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveAttempt:
+    """An attempt in progress, as people are shown it."""
+
+    id: int
+    campaign_id: int
+    run_id: int
+    cell: Cell
+    replicate: int
+    number: int
+    state: AttemptState
+    phase: str
+    hosts: tuple[str, ...]
+    created: float
+    claimed: float | None
+    estimate: float
+    worker: str
+    """`MACHINE:PID` of the process that has claimed it; empty before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """A sign of life: `beats` grows with every heartbeat. Whoever watches judges silence by a clock of its own."""
+
+    attempt_id: int
+    state: AttemptState
+    beats: int
+    worker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class After:
+    """What follows from a result, beside its being stored (`labctl.campaign.policy` decides it).
+
+    With `again` the run goes back and is not started before `not_before` (epoch seconds). A lab-error of the `blamed`
+    hosts is counted against them, and the count of the `cleared` ones begins anew. A blamed host with
+    `quarantine_after` lab-errors in a row is quarantined.
+    """
+
+    again: bool = False
+    not_before: float = 0.0
+    blamed: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
+    quarantine_after: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """A result was stored. `quarantined` names the hosts that this result put into quarantine."""
+
+    quarantined: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """How often attempts of a cell ended in the same way, other than `ok` and `cancelled`."""
+
+    cell: str
+    outcome: Outcome
+    kind: str
+    hosts: frozenset[str]
+    """The hosts of these attempts: the blamed one, or all that the attempt used, joined by `+`."""
+    attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseLine:
+    """Who holds a resource of a lab, since when and presumably until when (epoch seconds)."""
+
+    resource: str
+    campaign_id: int
+    campaign: str
+    attempt_id: int
+    taken: float
+    expected: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmRecord:
+    """A VM that labctl made or is about to make. `state` is `live`, `parked` (paused, waiting for reuse) or `gone`."""
+
+    uuid: str
+    name: str
+    lab: str
+    host: str
+    campaign_id: int
+    run_id: int
+    attempt_id: int
+    role: str
+    mac: str
+    address: str
+    shape: str
+    state: str
+    migrations: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostRecord:
+    """How a host of a lab has behaved. `strikes` counts its lab-errors in a row, `checks` its failed health checks."""
+
+    lab: str
+    host: str
+    state: HostState = HostState.GOOD
+    strikes: int = 0
+    why: str = ""
+    since: float = 0.0
+    checks: int = 0
+    next_check: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRecord:
+    """A process that works: an `engine` (schedules, supervises) or a `worker` (carries out attempts)."""
+
+    name: str
+    """Unique: `ROLE@MACHINE:PID`."""
+    role: str
+    machine: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    slots: int
+    started: float
+    beats: int = 0
+    seen: float = 0.0
+    doing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that people may want to hear of. Of one `scope` and `key` there is only ever one."""
+
+    scope: str
+    """`campaign-12`, or `lab-NAME`."""
+    key: str
+    """`started`, `quarantine-a-7`, ..."""
+    kind: str
+    what: str
+    at: float
+    campaign_id: int | None = None
+    id: int = 0
