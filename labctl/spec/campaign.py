@@ -13,18 +13,8 @@ from labctl.errors import Problem
 from labctl.model.campaign import Campaign, Order, Override, Selection, Timeouts
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, Level
-from labctl.spec.fields import (
-    Duration,
-    Factors,
-    Name,
-    ScenarioList,
-    SelectionField,
-    Settings,
-    Strict,
-    Switch,
-    Text,
-    spoken,
-)
+from labctl.spec.fields import Duration, Name, Strict, Switch, Text
+from labctl.spec.levels import Factors, ScenarioList, SelectionField, Settings, spoken
 from labctl.spec.problems import problems_of
 from labctl.spec.source import Document, KeyPath, parse_document, read_text, refusal
 from labctl.spec.values import nearest

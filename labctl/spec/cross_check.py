@@ -12,8 +12,8 @@ from labctl.model.nic import NIC_MODELS
 from labctl.model.scenario import OTHER_HOST, OWN_HOST, Scenario
 from labctl.model.settings import Level
 from labctl.spec.campaign import WHAT, campaign_of, load_campaign_document
-from labctl.spec.fields import spoken
 from labctl.spec.lab import lab_of, load_lab_document
+from labctl.spec.levels import spoken
 from labctl.spec.source import Document, KeyPath, refusal, spell
 from labctl.spec.values import DEFAULT, nearest
 

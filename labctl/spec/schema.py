@@ -6,7 +6,7 @@ from typing import Any
 
 from labctl.spec.campaign import CampaignFile
 from labctl.spec.fields import Strict
-from labctl.spec.lab import LabFile
+from labctl.spec.lab_file import LabFile
 
 FILES: dict[str, type[Strict]] = {"campaign": CampaignFile, "lab": LabFile}
 """The models by the kind of file."""

@@ -13,6 +13,9 @@ from rapidfuzz import fuzz, process
 from labctl.model.nic import OFFLOADS
 from labctl.model.settings import SETTINGS, Kind, Level, Setting, find_setting
 
+WEEK = 7 * 24 * 3600.0
+"""Seconds; no transfer and no deadline is longer."""
+
 DEFAULT = "default"
 """The level that leaves a setting without a default of ours to the tool or the system."""
 
@@ -135,7 +138,7 @@ _TIME_UNITS = {"": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 1000), "min"
 
 
 def _size(setting: Setting, value: object) -> Level:
-    number, unit = _quantity(setting, value)
+    number, unit = _quantity(value, describe(setting))
     if unit not in _SIZE_UNITS:
         why = "that is bits; write bytes with a capital B" if unit.endswith("b") else f"has an unknown unit {unit}"
         raise BadValue(why, allowed=describe(setting))
@@ -143,7 +146,7 @@ def _size(setting: Setting, value: object) -> Level:
 
 
 def _rate(setting: Setting, value: object) -> Level:
-    number, unit = _quantity(setting, value)
+    number, unit = _quantity(value, describe(setting))
     if unit not in _RATE_UNITS:
         why = "that is bytes; write bit/s" if "B" in unit else f"has an unknown unit {unit}"
         raise BadValue(why, allowed=describe(setting))
@@ -151,14 +154,20 @@ def _rate(setting: Setting, value: object) -> Level:
 
 
 def _seconds(setting: Setting, value: object) -> Level:
-    number, unit = _quantity(setting, value)
-    if unit not in _TIME_UNITS:
-        raise BadValue(f"has an unknown unit {unit}", allowed=describe(setting))
-    seconds = float(number * _TIME_UNITS[unit])
+    seconds = parse_seconds(value, allowed=describe(setting))
     if seconds <= 0:
         raise BadValue("must be above 0", allowed=describe(setting))
-    if seconds > 7 * 24 * 3600:
-        raise BadValue("is longer than a week", allowed=describe(setting))
+    return seconds
+
+
+def parse_seconds(value: object, *, allowed: str, longest: float = WEEK, spoken: str = "a week") -> float:
+    """The seconds of a written time such as `90`, `500 ms` or `4 h`, at most `longest`. Raises `BadValue`."""
+    number, unit = _quantity(value, allowed)
+    if unit not in _TIME_UNITS:
+        raise BadValue(f"has an unknown unit {unit}", allowed=allowed)
+    seconds = float(number * _TIME_UNITS[unit])
+    if seconds > longest:
+        raise BadValue(f"is longer than {spoken}", allowed=allowed)
     return seconds
 
 
@@ -253,18 +262,18 @@ def _text(setting: Setting, value: object) -> Level:
     return word
 
 
-def _quantity(setting: Setting, value: object) -> tuple[Fraction, str]:
+def _quantity(value: object, allowed: str) -> tuple[Fraction, str]:
     if isinstance(value, bool):
-        raise BadValue("must be a number", allowed=describe(setting))
+        raise BadValue("must be a number", allowed=allowed)
     if isinstance(value, int):
         return Fraction(int(value)), ""
     if isinstance(value, float):
         if not isfinite(value):
-            raise BadValue("must be a finite number", allowed=describe(setting))
+            raise BadValue("must be a finite number", allowed=allowed)
         return Fraction(str(float(value))), ""
     match = _QUANTITY.fullmatch(text_of(value).strip())
     if match is None:
-        raise BadValue("must be a number, with or without a unit", allowed=describe(setting))
+        raise BadValue("must be a number, with or without a unit", allowed=allowed)
     return Fraction(match["number"]), match["unit"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import Problem, SpecError
-from labctl.model.lab import Accelerator, ChannelKind, ImageKind, SecretRef
+from labctl.model.lab import Accelerator, ChannelKind, ImageKind, QuietLimits, SecretRef
 from labctl.model.nic import Hypervisor
 from labctl.spec.lab import load_lab, parse_lab
 
@@ -43,6 +43,7 @@ images:
   debian: {kind: disk, disk: /d.qcow2, channel: ssh, ssh_user: me, ssh_key: "file:~/.ssh/id"}
 migration: {pairs: [[a, b]]}
 limits: {vms_per_host: 4}
+quiet: {cpu: 20%, load: 0.5, network: 50M, other_vms: 0}
 """
 
 
@@ -90,6 +91,13 @@ def test_everything_that_a_lab_file_can_say() -> None:
     )
     assert lab.migration_pairs == {("a", "b"), ("b", "a")}
     assert lab.limits.vms_per_host == 4
+    assert lab.quiet == QuietLimits(cpu=0.2, load=0.5, network=50_000_000, other_vms=0)
+
+
+def test_quiet_limits_that_are_not_named_are_not_looked_at() -> None:
+    assert parse_lab(edited(", load: 0.5, network: 50M, other_vms: 0", "")).quiet == QuietLimits(cpu=0.2)
+    assert parse_lab("lab: x\nembedded: {hosts: [a]}\nquiet: {load: 1}\n").quiet == QuietLimits(load=1.0)
+    assert parse_lab("lab: x\nembedded: {hosts: [a]}\n").quiet is None
 
 
 def test_migration_one_way_and_all() -> None:
@@ -130,6 +138,13 @@ def test_migration_one_way_and_all() -> None:
         ("{pairs: [[a, b]]}", "¦some", "migration", "some", ""),
         ("    migration_address: 198.51.100.2\n", "", "hosts.b", "", ""),
         ("limits: {vms_per_host: 4}", "test_network: ¦dta", "test_network", "dta", "data"),
+        ("cpu: 20%", "cpu: ¦20", "quiet.cpu", "20", ""),
+        ("cpu: 20%", "¦cup: 20%", "quiet.cup", "", "cpu"),
+        ("load: 0.5", "load: ¦0", "quiet.load", "0", ""),
+        ("load: 0.5", "load: ¦.nan", "quiet.load", ".nan", ""),
+        ("load: 0.5", "load: ¦'0.5'", "quiet.load", "0.5", ""),
+        ("network: 50M", "network: ¦50MB", "quiet.network", "50MB", ""),
+        ("other_vms: 0", "other_vms: ¦-1", "quiet.other_vms", "-1", ""),
     ],
 )  # fmt: skip
 def test_one_mistake_is_told_with_its_place(old: str, new: str, key: str, value: str, near: str) -> None:
