@@ -12,24 +12,22 @@ from __future__ import annotations
 import random
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from labctl.errors import SpecError
 from labctl.model.campaign import Campaign, Cell, Order, PlannedCell, Selection
 from labctl.model.lab import Lab
+from labctl.model.outcome import Purpose
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, Level
-from labctl.plan.applicability import HOSTS, Readable, Rule, View, effective, rules
-from labctl.plan.placement import FACT_PREFIX, hosts_with_fact
+from labctl.plan.applicability import Readable, Rule, View, rules
+from labctl.plan.product import Array, Grid, Product, combined, decoded
 from labctl.plan.settings import concerns
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_COMBINATIONS = 20_000_000
 """Combinations of levels that exclusions and rules read together; a matrix with more is refused uncounted."""
@@ -37,6 +35,8 @@ MAX_COMBINATIONS = 20_000_000
 CHUNK = 2**21
 """So many combinations are judged at once; it bounds the memory (some ten bytes each)."""
 
+FIRST_ANCHOR_REPLICATE = 1_000_000
+"""Replicates of the anchor's further runs count from here; those that measure end far below."""
 
 KEPT_BYTES = 2**26
 """A matrix keeps its verdicts up to this size, for the next question."""
@@ -44,12 +44,15 @@ KEPT_BYTES = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How large a matrix is. `runs` counts those of applicable cells, with all replicates."""
+    """How large a matrix is."""
 
     cells: int
     applicable: int
     not_applicable_by_reason: Mapping[str, int]
     runs: int
+    """Runs of applicable cells that are made in any case: `repeats` of each."""
+    most_runs: int
+    """All runs that there can be: adaptive repeats up to their maximum, and anchors."""
 
 
 def count(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = None) -> Counts:
@@ -69,7 +72,13 @@ def count(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = None) -> Coun
         applicable=applicable,
         not_applicable_by_reason=dict(by_reason.most_common()),
         runs=applicable * campaign.repeats,
+        most_runs=_most_runs(campaign, applicable),
     )
+
+
+def _most_runs(campaign: Campaign, applicable: int) -> int:
+    measured = applicable * (campaign.adaptive.maximum if campaign.adaptive is not None else campaign.repeats)
+    return measured + (measured // campaign.anchor.every if campaign.anchor is not None else 0)
 
 
 def cells(campaign: Campaign) -> Iterator[Cell]:
@@ -98,16 +107,66 @@ def block_order(campaign: Campaign, cells: int, replicate: int) -> array[int]:
     return order
 
 
+def work_order(campaign: Campaign, cells: int, anchor: int | None) -> Iterator[tuple[int, int, Purpose]]:
+    """All runs of the campaign in the order of work, as position of the cell, replicate and purpose. Lazy.
+
+    Block by block in the order of `block_order`. With an anchor (the position of its cell), one of its runs follows after
+    every so many measured ones; its replicates count from `FIRST_ANCHOR_REPLICATE`, so that none is also a measured one's.
+    """
+    measured = 0
+    for replicate in range(1, campaign.repeats + 1):
+        for position in block_order(campaign, cells, replicate):
+            yield position, replicate, Purpose.MEASURE
+            measured += 1
+            if anchor is not None and campaign.anchor is not None and measured % campaign.anchor.every == 0:
+                number = measured // campaign.anchor.every
+                yield anchor, FIRST_ANCHOR_REPLICATE + number - 1, Purpose.ANCHOR
+
+
+def anchor_position(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = None) -> int | None:
+    """The position of the anchor's cell among the applicable ones in the order of `planned_cells`; None without an anchor.
+
+    Raises `SpecError` when the campaign has no such cell, or when it is not applicable in the lab.
+    """
+    if campaign.anchor is None:
+        return None
+    anchor = Cell(levels=campaign.anchor.levels)
+    before = 0
+    for verdict in (matrix or Matrix(campaign, lab)).verdicts():
+        index = verdict.product.index(anchor)
+        reason = verdict.reason(index) if index is not None else None
+        if index is not None and reason is not None:
+            if reason:
+                raise _no_anchor(campaign, anchor, f"in this lab the cell is not applicable: {reason}")
+            return before + int(np.count_nonzero(verdict.indices(applicable=True) < index))
+        before += verdict.applicable
+    raise _no_anchor(
+        campaign, anchor, "the campaign has no such cell; an anchor names a level of every factor of a cell"
+    )
+
+
+def _no_anchor(campaign: Campaign, anchor: Cell, why: str) -> SpecError:
+    return SpecError(
+        f"The anchor of the campaign {campaign.name} is not a cell that can be run: {anchor.key}. Nothing was started",
+        why=why,
+        todo="name another cell under `anchor`; `labctl plan` of the campaign without its anchor lists them",
+    )
+
+
 def refuse_oversize(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = None) -> Counts:
     """Raises `SpecError` when the campaign has more runs than its `max_runs`, or none at all; else its counts."""
     counts = count(campaign, lab, matrix=matrix)
-    if counts.runs > campaign.max_runs:
+    most = counts.most_runs
+    if most > campaign.max_runs:
+        up_to = f"up to {campaign.adaptive.maximum}" if campaign.adaptive is not None else f"{campaign.repeats}"
+        anchors = (
+            f", and a run of the anchor after every {campaign.anchor.every}" if campaign.anchor is not None else ""
+        )
         raise SpecError(
-            f"The campaign {campaign.name} has {counts.runs:,} runs; the cap is {campaign.max_runs:,}. "
-            "Nothing was started",
-            why=f"{counts.applicable:,} applicable cells, each repeated {campaign.repeats} times",
-            todo=f"name fewer levels, or raise the cap: `limits: {{max_runs: {counts.runs}}}` in the campaign file, "
-            f"or --max-runs {counts.runs}",
+            f"The campaign {campaign.name} has {most:,} runs; the cap is {campaign.max_runs:,}. Nothing was started",
+            why=f"{counts.applicable:,} applicable cells, each repeated {up_to} times{anchors}",
+            todo=f"name fewer levels, or raise the cap: `limits: {{max_runs: {most}}}` in the campaign file, "
+            f"or --max-runs {most}",
         )
     if counts.applicable == 0:
         reasons = [f"{why} ({number} cells)" for why, number in counts.not_applicable_by_reason.items()]
@@ -124,33 +183,6 @@ def _shuffle(order: array[int], source: random.Random) -> None:
     for last in range(len(order) - 1, 0, -1):
         other = int(source.random() * (last + 1))
         order[last], order[other] = order[other], order[last]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Product:
-    """All combinations of some levels in one scenario, less those that `exclude` selects."""
-
-    scenario: Scenario
-    axes: Mapping[str, tuple[Level, ...]]
-    exclude: tuple[Selection, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """How many levels each axis has."""
-        return tuple(len(levels) for levels in self.axes.values())
-
-    @property
-    def size(self) -> int:
-        """How many combinations there are, excluded ones among them."""
-        return prod(self.shape)
-
-    def cell(self, index: int) -> Cell:
-        """The combination with this index; the last axis varies fastest."""
-        levels: dict[str, Level] = {}
-        for name in reversed(list(self.axes)):
-            index, digit = divmod(index, len(self.axes[name]))
-            levels[name] = self.axes[name][digit]
-        return Cell(levels={SCENARIO: self.scenario.value} | dict(reversed(levels.items())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +222,12 @@ class Verdict:
         """Indices of the applicable cells, or of all cells."""
         kept = self.codes == 0 if applicable else self.codes >= 0
         return np.flatnonzero(np.broadcast_to(kept, self.product.shape))
+
+    def reason(self, index: int) -> str | None:
+        """Why the cell with this index is not applicable; empty when it is, None when there is no such cell here."""
+        where = np.unravel_index(index, self.product.shape)
+        code = int(np.broadcast_to(self.codes, self.product.shape)[where])
+        return None if code < 0 else self.texts[code - 1] if code else ""
 
     def reasons(self) -> Iterator[tuple[int, str]]:
         """Index and reason of every cell; the reason of applicable cells is empty."""
@@ -248,20 +286,20 @@ class Matrix:
         """How many applicable cells there are by scenario and the resolved values of the named settings."""
         total: Counter[tuple[Scenario, tuple[Readable, ...]]] = Counter()
         for verdict in self.verdicts():
-            grid = _Grid(verdict.product, self._campaign, self._lab)
+            grid = Grid(verdict.product, self._campaign, self._lab)
             readings = [grid.reading(name) for name in names]
             sizes = [len(values) for values, _ in readings]
             kept, *indices = np.broadcast_arrays(verdict.codes == 0, *(index for _, index in readings))
-            chosen = _combined(sizes, [index[kept] for index in indices])
+            chosen = combined(sizes, [index[kept] for index in indices])
             multiplicity = verdict.product.size // kept.size if kept.size else 0
             codes, numbers = np.unique(chosen, return_counts=True)
-            decoded = _decoded(codes, [values for values, _ in readings])
-            for levels, number in zip(decoded, numbers.tolist(), strict=True):
+            resolved = decoded(codes, [values for values, _ in readings])
+            for levels, number in zip(resolved, numbers.tolist(), strict=True):
                 total[verdict.product.scenario, levels] += number * multiplicity
         return total
 
     def _judge(self, product: Product, earlier: list[Product]) -> Iterator[Verdict]:
-        grid = _Grid(product, self._campaign, self._lab)
+        grid = Grid(product, self._campaign, self._lab)
         shapes = [grid.extent(selection.levels) for selection in product.exclude]
         shapes += [grid.extent(other.axes) for other in earlier]
         shapes += [grid.extent(rule.reads) for rule in self._rules]
@@ -296,122 +334,20 @@ class Matrix:
             axes = {**product.axes, name: part}
             yield from self._judge(Product(scenario=product.scenario, axes=axes, exclude=product.exclude), earlier)
 
-    def _apply(self, rule: Rule, grid: _Grid) -> Array:
+    def _apply(self, rule: Rule, grid: Grid) -> Array:
         """The codes of the rule's reasons, over the axes that it reads; every combination of values is judged once."""
         readings = [grid.reading(name) for name in rule.reads]
         sizes = [len(values) for values, _ in readings]
-        combined = _combined(sizes, [index for _, index in readings])
-        found, where = np.unique(combined, return_inverse=True)
+        numbers = combined(sizes, [index for _, index in readings])
+        found, where = np.unique(numbers, return_inverse=True)
         table = np.zeros(len(found), dtype=np.int32)
-        for position, levels in enumerate(_decoded(found, [values for values, _ in readings])):
+        for position, levels in enumerate(decoded(found, [values for values, _ in readings])):
             text = rule.judge(View(grid.product.scenario, dict(zip(rule.reads, levels, strict=True))))
             if text:
                 table[position] = self._texts.setdefault(text, len(self._texts) + 1)
         if not table.any():
             return np.zeros((1,) * len(grid.product.axes), dtype=np.int32)
-        return table[where.reshape(combined.shape)]
-
-
-class _Grid:
-    """The settings of all combinations of a product, as arrays over its axes.
-
-    A reading of a setting is the list of values that it has anywhere in the product, and an array that says which of
-    them each combination has. The array has length 1 on axes that the setting doesn't depend on.
-    """
-
-    def __init__(self, product: Product, campaign: Campaign, lab: Lab | None) -> None:
-        self.product = product
-        self._campaign = campaign
-        self._lab = lab
-        self._names = list(product.axes)
-
-    def reading(self, name: str) -> tuple[list[Readable], Array]:
-        """The values of a setting, or of `HOSTS`, and which combination has which."""
-        if name == HOSTS:
-            return self._hosts()
-        if name in self.product.axes:
-            values = [effective(name, level) for level in self.product.axes[name]]
-            return list(values), self._along(name, np.arange(len(values)))
-        if not concerns(name, self.product.scenario):
-            return [effective(name, None)], self._nothing(int)
-        return self._fixed(name)
-
-    def extent(self, names: Iterable[str]) -> tuple[int, ...]:
-        """The largest shape that readings of these settings may have together."""
-        axes = set().union(*(self._depends(name) for name in names))
-        return tuple(
-            length if name in axes else 1 for name, length in zip(self._names, self.product.shape, strict=True)
-        )
-
-    def _depends(self, name: str) -> set[str]:
-        """The axes that the reading of a setting may depend on."""
-        if name == HOSTS:
-            return set().union(*(self._depends(fact) for fact in self._facts()))
-        if name in self.product.axes:
-            return {name}
-        overrides = [override for override in self._campaign.overrides if name in override.settings]
-        return {axis for override in overrides for axis in override.when.levels if axis in self.product.axes}
-
-    def selected(self, selection: Selection) -> Array:
-        """Which combinations the selection selects."""
-        mask: Array = ~self._nothing(bool)
-        for name, levels in selection.levels.items():
-            if name == SCENARIO:
-                mask = mask & (self.product.scenario.value in levels)
-            elif name in self.product.axes:
-                chosen = np.array([level in levels for level in self.product.axes[name]])
-                mask = mask & self._along(name, chosen)
-            else:
-                return self._nothing(bool)
-        return mask
-
-    def shared_with(self, other: Product) -> Array:
-        """Which combinations are cells of the other product too. Both have the same scenario and axes of equal names."""
-        mask = self.selected(Selection(levels=other.axes))
-        for selection in other.exclude:
-            mask = mask & ~self.selected(selection)
-        return mask
-
-    def _fixed(self, name: str) -> tuple[list[Readable], Array]:
-        """A setting that is no axis: the campaign's value, changed where overrides say so."""
-        values: list[Readable] = [effective(name, self._campaign.settings.get(name))]
-        index = self._nothing(int)
-        for override in self._campaign.overrides:
-            if name in override.settings:
-                index = np.where(self.selected(override.when), len(values), index)
-                values.append(effective(name, override.settings[name]))
-        return values, index
-
-    def _hosts(self) -> tuple[list[Readable], Array]:
-        """The hosts that declare every fact asked for, fact by fact, so that equal sets are one value."""
-        assert self._lab is not None
-        sets = [frozenset(self._lab.hosts)]
-        index = self._nothing(int)
-        for name in self._facts():
-            levels, which = self.reading(name)
-            declaring = [
-                frozenset(self._lab.hosts) if level is None else hosts_with_fact(name, level, self._lab)
-                for level in levels
-            ]
-            known: dict[frozenset[str], int] = {}
-            table = np.array([[known.setdefault(a & b, len(known)) for b in declaring] for a in sets], dtype=np.intp)
-            index = table[index, which]
-            sets = list(known)
-        return list(sets), index
-
-    def _facts(self) -> list[str]:
-        named = [*self.product.axes, *self._campaign.settings]
-        named += [name for override in self._campaign.overrides for name in override.settings]
-        return [name for name in dict.fromkeys(named) if name.startswith(FACT_PREFIX)]
-
-    def _along(self, name: str, values: Array) -> Array:
-        """Values of one axis, with length 1 on all others."""
-        shape = [1] * len(self._names)
-        shape[self._names.index(name)] = -1
-        return values.reshape(shape)
-
-    def _nothing(self, kind: type) -> Array:
-        return np.zeros((1,) * len(self._names), dtype=kind)
+        return table[where.reshape(numbers.shape)]
 
 
 def _axes(levels: Mapping[str, tuple[Level, ...]], scenario: Scenario) -> dict[str, tuple[Level, ...]]:
@@ -434,18 +370,3 @@ def _too_large(size: int) -> SpecError:
         why=f"more than {MAX_COMBINATIONS:,} combinations of levels depend on each other through exclusions and rules",
         todo="vary fewer settings at once, or split the campaign",
     )
-
-
-def _combined(sizes: list[int], digits: list[Array]) -> Array:
-    """The mixed-radix numbers with these digits, the last size varying fastest."""
-    combined: Array = np.zeros((1,) * digits[0].ndim, dtype=np.int64)
-    for size, digit in zip(sizes, digits, strict=True):
-        combined = combined * size + digit
-    return combined
-
-
-def _decoded(codes: Array, values: list[list[Readable]]) -> Iterator[tuple[Readable, ...]]:
-    """The values that numbers made by `_combined` stand for."""
-    digits = np.unravel_index(codes, [len(each) for each in values])
-    columns = [[each[digit] for digit in column.tolist()] for each, column in zip(values, digits, strict=True)]
-    yield from zip(*columns, strict=True)
