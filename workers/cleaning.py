@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from labctl import clock
-from labctl.campaign import engine
+from labctl.campaign import judgement
 from labctl.errors import LabError
 from labctl.store import Store, VmRecord
 from workers.guard import Guard
@@ -32,7 +32,7 @@ def clean_campaign(store: Store, campaign_id: int) -> None:
         machines.close()
     for attempt_id in store.lost_attempts(lab=lab.name):
         if not store.vms_of_attempt(attempt_id) and not _may_still_load_hosts(store, attempt_id):
-            engine.cleaned(store, attempt_id)
+            judgement.cleaned(store, attempt_id)
 
 
 def _may_still_load_hosts(store: Store, attempt_id: int) -> bool:

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 
-from labctl.campaign import engine
+from labctl.campaign import judgement
 from labctl.campaign.dispatch import TASK_ATTEMPT, TASK_CLEAN
 from labctl.errors import LabError
 from labctl.model.result import AttemptResult
@@ -48,7 +48,7 @@ def _accepted(store: Store, handle: AttemptHandle, result: AttemptResult) -> boo
     deadline = Deadline.after(PATIENCE_SECONDS)
     while True:
         try:
-            return engine.accept(store, handle, result)
+            return judgement.accept(store, handle, result)
         except LabError as error:
             if deadline.passed or owner_wants_an_end() or not owner_lives():
                 raise

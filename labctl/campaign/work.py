@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from labctl.campaign import engine
+from labctl.campaign import commands, liveness, scheduler
 from labctl.campaign.progress import Progress, progress
 from labctl.campaign.session import Session, session
 from labctl.errors import LabError
@@ -50,19 +50,19 @@ def work_off(
         session(head.lab, state=state, store_url=store_url, slots=machines_of(head.lab)) as running,
     ):
         try:
-            engine.resume(store, campaign_id)
+            commands.resume(store, campaign_id)
             _clean(store, head, running)
             reached = _loop(store, head, running, view, stop)
         except BaseException:
             # When the store or the broker is the error, they can't be used to clean up either: ending the session tells
             # the worker past them, and waits until it has removed its VMs.
             with suppress(LabError):
-                engine.interrupt(store, campaign_id)
+                commands.interrupt(store, campaign_id)
                 _settle(store, head, running, view)
             raise
         if reached is CampaignState.ACTIVE:
             view.say("Stopping: ending the attempts in progress and removing their VMs ...")
-            engine.interrupt(store, campaign_id)
+            commands.interrupt(store, campaign_id)
             reached = CampaignState.PAUSED
         _settle(store, head, running, view)
         return reached
@@ -74,6 +74,7 @@ def _loop(store: Store, head: CampaignHead, running: Session, view: View, stop: 
     The store is asked whether anything has changed, which costs next to nothing, ten times a second; all the rest is done
     only when something has, or once a second, so that watching disturbs no measurement on this machine.
     """
+    watch = liveness.Watch()
     seen, looked, asked = -1, 0.0, time.monotonic()
     while not stop.is_set():
         running.check()
@@ -82,11 +83,12 @@ def _loop(store: Store, head: CampaignHead, running: Session, view: View, stop: 
             stop.wait(_STEP_SECONDS)
             continue
         seen, looked = version, now
-        engine.give_up_dead(store, head, _dead(store, head), running.dispatcher)
+        liveness.give_up_dead(store, head, _dead(store, head), running.dispatcher)
         if now - asked >= _AGAIN_SECONDS:
-            engine.clean_lost(store, head.lab, running.dispatcher)
+            liveness.clean_lost(store, head.lab, running.dispatcher)
             asked = now
-        reached = engine.advance(store, head, running.dispatcher)
+        liveness.give_up_lost(store, watch, head.lab, running.dispatcher)
+        reached = scheduler.advance(store, head, running.dispatcher)
         view.show(progress(store, head), _others(store, head))
         if reached is not CampaignState.ACTIVE:
             return reached
@@ -103,8 +105,8 @@ def _clean(store: Store, head: CampaignHead, running: Session) -> None:
 
     This engine is the only one of its campaign and its broker is new, so attempts that nobody has claimed have no message.
     """
-    engine.give_up_lost(store, head.lab, running.dispatcher)
-    engine.withdraw_unclaimed(store, head.id)
+    liveness.give_up_lost(store, liveness.Watch(), head.lab, running.dispatcher)
+    liveness.withdraw_unclaimed(store, head.id)
     store.lose_attempts(_dead(store, head), ENGINE_GONE)
     if store.idle_vms(head.id) or store.lost_attempts(lab=head.lab.name):
         running.dispatcher.clean(head.lab, head.id)
@@ -145,7 +147,7 @@ def _settle(store: Store, head: CampaignHead, running: Session, view: View) -> N
         return
     broker_gone = running.redis.poll() is not None
     if broker_gone:
-        engine.withdraw_unclaimed(store, head.id)
+        liveness.withdraw_unclaimed(store, head.id)
     deadline = time.monotonic() + _END_SECONDS
     asked = 0.0
     while time.monotonic() < deadline:

@@ -16,7 +16,7 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from labctl.campaign import engine
+from labctl.campaign import commands
 from labctl.campaign.work import work_off
 from labctl.cli.live import LiveView
 from labctl.cli.main import Context
@@ -80,7 +80,7 @@ def _resumption(store: Store, campaign_id: int, campaign_file: Path | None, lab_
             why="The campaign keeps the files that it was submitted with.",
             todo=f"`labctl run --resume {campaign_id}`",
         )
-    engine.refuse_ended(store, campaign_id)
+    commands.refuse_ended(store, campaign_id)
     _check_lab(store.head(campaign_id).lab)
     return lambda: campaign_id
 
@@ -94,7 +94,7 @@ def _submission(store: Store, campaign_file: Path | None, lab_file: Path | None,
         checked = replace(checked, max_runs=max_runs)
     _check_lab(lab)
     texts = {"campaign_text": campaign_file.read_text(), "lab_text": lab_file.read_text()}
-    return partial(engine.submit, store, checked, lab, **texts)
+    return partial(commands.submit, store, checked, lab, **texts)
 
 
 def _check_lab(lab: Lab) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labctl import clock
-from labctl.campaign import engine
+from labctl.campaign import commands
 from labctl.model.order import EndpointOrder, Placement, RunOrder
 from labctl.model.scenario import Side
 from labctl.store import WORKER_LOST, AttemptStart, open_store
@@ -27,7 +27,7 @@ def test_hosts_that_were_endpoints_are_kept_until_their_processes_have_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: RunOrder, waits: bool
 ) -> None:
     store = open_store(tmp_path)
-    campaign = engine.submit(store, a_campaign(), a_lab(), campaign_text="c", lab_text="l")
+    campaign = commands.submit(store, a_campaign(), a_lab(), campaign_text="c", lab_text="l")
     run = store.pending_runs(campaign, limit=1)[0]
     start = AttemptStart(run_id=run.id, order=order, resources=frozenset({"host:a"}))
     (handle,) = store.start_attempts("lab", [start])

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from labctl.campaign import engine
+from labctl.campaign import commands, judgement, liveness, scheduler
 from labctl.campaign.policy import POLICY, goes_back
 from labctl.campaign.progress import progress
 from labctl.errors import SpecError
-from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome
 from labctl.model.result import AttemptResult
 from labctl.model.scenario import Scenario
-from labctl.store import WORKER_LOST, AttemptHandle, CampaignHead, Store, open_store
-from tests.values import a_campaign, a_lab, a_result
-
-
-@dataclass
-class Outbox:
-    """Keeps the messages that would have been sent."""
-
-    attempts: list[AttemptHandle] = field(default_factory=list)
-    cleans: list[int] = field(default_factory=list)
-
-    def attempt(self, lab: Lab, handle: AttemptHandle) -> None:
-        self.attempts.append(handle)
-
-    def clean(self, lab: Lab, campaign_id: int) -> None:
-        self.cleans.append(campaign_id)
+from labctl.store import WORKER_LOST, CampaignHead, Store, open_store
+from tests.campaign.outbox import Outbox, carry_out, submitted
+from tests.values import a_lab, a_result
 
 
 @pytest.fixture
@@ -43,22 +27,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def submitted(store: Store, lab: Lab | None = None, **changes: object) -> CampaignHead:
-    campaign_id = engine.submit(store, a_campaign(**changes), lab or a_lab(), campaign_text="c", lab_text="l")
-    return store.head(campaign_id)
-
-
-def carry_out(store: Store, handle: AttemptHandle, result: AttemptResult) -> bool:
-    assert store.claim(handle, worker="w:1") is not None
-    return engine.accept(store, handle, result)
-
-
 def work_off(store: Store, head: CampaignHead, results: dict[int, AttemptResult] | None = None) -> Outbox:
     """Carry out whatever is sent, until the campaign is done. `results` are by the number of the message."""
     outbox = Outbox()
     done = 0
     for _ in range(100):
-        if engine.advance(store, head, outbox) is CampaignState.DONE:
+        if scheduler.advance(store, head, outbox) is CampaignState.DONE:
             return outbox
         for handle in outbox.attempts[done:]:
             assert carry_out(store, handle, (results or {}).get(done, a_result()))
@@ -69,13 +43,13 @@ def work_off(store: Store, head: CampaignHead, results: dict[int, AttemptResult]
 def test_one_machine_works_on_one_run_at_a_time(store: Store) -> None:
     head, outbox = submitted(store), Outbox()
     for _ in range(3):
-        engine.advance(store, head, outbox)
+        scheduler.advance(store, head, outbox)
     assert len(outbox.attempts) == 1, "both hosts are on one physical machine"
 
 
 def test_two_machines_work_on_two_runs(store: Store) -> None:
     head, outbox = submitted(store, a_lab(machines=("one", "two"))), Outbox()
-    engine.advance(store, head, outbox)
+    scheduler.advance(store, head, outbox)
     hosts = sorted(host for item in store.active_attempts() for host in item.hosts)
     assert hosts == ["a", "b"]
 
@@ -87,7 +61,7 @@ def test_advance_by_many_at_once_starts_each_run_once(store: Store, tmp_path: Pa
     def hurry(outbox: Outbox) -> None:
         mine = open_store(tmp_path)
         for _ in range(5):
-            engine.advance(mine, head, outbox)
+            scheduler.advance(mine, head, outbox)
         mine.close()
 
     threads = [threading.Thread(target=hurry, args=(outbox,)) for outbox in outboxes]
@@ -164,12 +138,12 @@ def test_a_failure_of_the_system_under_test_is_a_result_and_not_tried_again(stor
 
 def test_an_interrupted_campaign_goes_on_where_it_stopped(store: Store) -> None:
     head, outbox = submitted(store), Outbox()
-    engine.advance(store, head, outbox)
-    engine.interrupt(store, head.id)
-    assert engine.advance(store, head, outbox) is CampaignState.PAUSED
+    scheduler.advance(store, head, outbox)
+    commands.interrupt(store, head.id)
+    assert scheduler.advance(store, head, outbox) is CampaignState.PAUSED
     assert carry_out(store, outbox.attempts[0], a_result(Outcome.CANCELLED, kind="cancelled"))
     assert store.run_counts(head.id) == {"pending": 4}, "a cancelled attempt costs its run nothing"
-    engine.resume(store, head.id)
+    commands.resume(store, head.id)
     work_off(store, head)
     assert store.run_counts(head.id) == {"ok": 4}
 
@@ -178,7 +152,7 @@ def test_cancelled_attempts_are_no_tries(store: Store) -> None:
     head = submitted(store, factors={"nic_model": ("virtio",)}, repeats=1, lab_error_retries=1)
     for _ in range(3):
         outbox = Outbox()
-        engine.advance(store, head, outbox)
+        scheduler.advance(store, head, outbox)
         carry_out(store, outbox.attempts[0], a_result(Outcome.CANCELLED, kind="cancelled"))
     work_off(store, head, {0: a_result(Outcome.LAB_ERROR, kind="x")})
     assert store.run_counts(head.id) == {"ok": 1}
@@ -188,55 +162,56 @@ def test_what_is_done_is_not_resumed(store: Store) -> None:
     head = submitted(store)
     work_off(store, head)
     with pytest.raises(SpecError, match="can't be resumed"):
-        engine.resume(store, head.id)
+        commands.resume(store, head.id)
 
 
-def test_a_lost_attempt_is_cleaned_before_its_run_goes_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_attempt_is_cleaned_before_its_run_goes_back(store: Store) -> None:
     head, outbox = submitted(store), Outbox()
-    engine.advance(store, head, outbox)
+    scheduler.advance(store, head, outbox)
     first = outbox.attempts[0]
     assert store.claim(first, worker="w:1") is not None
-    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.0)
-    time.sleep(0.01)
-    engine.advance(store, head, outbox)
+    watch = liveness.Watch(silent=0.0)
+    assert liveness.give_up_lost(store, watch, head.lab, outbox) == (), "what is seen for the first time is alive"
+    assert liveness.give_up_lost(store, watch, head.lab, outbox) == (first.id,)
+    scheduler.advance(store, head, outbox)
     assert outbox.cleans == [head.id]
     assert len(outbox.attempts) == 1, "its hosts are not given to others before they are clean"
-    assert not engine.accept(store, first, a_result())
-    engine.cleaned(store, first.id)
-    engine.advance(store, head, outbox)
+    assert not judgement.accept(store, first, a_result())
+    judgement.cleaned(store, first.id)
+    scheduler.advance(store, head, outbox)
     assert len(outbox.attempts) == 2
 
 
 def test_an_attempt_of_a_dead_worker_counts_as_a_try(store: Store) -> None:
     head, outbox = submitted(store, repeats=1, lab_error_retries=0), Outbox()
-    engine.advance(store, head, outbox)
+    scheduler.advance(store, head, outbox)
     first = outbox.attempts[0]
     assert store.claim(first, worker="w:1") is not None
-    engine.give_up_dead(store, head, [first.id], outbox)
+    liveness.give_up_dead(store, head, [first.id], outbox)
     assert outbox.cleans == [head.id]
-    assert not engine.accept(store, first, a_result())
-    engine.cleaned(store, first.id)
+    assert not judgement.accept(store, first, a_result())
+    judgement.cleaned(store, first.id)
     assert store.run_counts(head.id) == {"lab-error": 1, "pending": 1}
 
 
 def test_cleaning_is_asked_for_again_while_a_lost_attempt_holds_hosts(store: Store) -> None:
     head, outbox = submitted(store), Outbox()
-    engine.advance(store, head, outbox)
+    scheduler.advance(store, head, outbox)
     first = outbox.attempts[0]
     assert store.claim(first, worker="w:1") is not None
     store.lose_attempts([first.id], WORKER_LOST)
     for _ in range(2):
-        engine.clean_lost(store, head.lab, outbox)
+        liveness.clean_lost(store, head.lab, outbox)
     assert outbox.cleans == [head.id, head.id]
-    engine.cleaned(store, first.id)
-    engine.clean_lost(store, head.lab, outbox)
+    judgement.cleaned(store, first.id)
+    liveness.clean_lost(store, head.lab, outbox)
     assert len(outbox.cleans) == 2
 
 
 def test_attempts_whose_messages_are_lost_go_back_and_cost_no_try(store: Store) -> None:
     head, outbox = submitted(store, repeats=1, lab_error_retries=0), Outbox()
-    engine.advance(store, head, outbox)
-    engine.withdraw_unclaimed(store, head.id)
+    scheduler.advance(store, head, outbox)
+    liveness.withdraw_unclaimed(store, head.id)
     assert store.leases(head.lab.name) == ()
     assert store.run_counts(head.id) == {"pending": 2}
     assert store.claim(outbox.attempts[0], worker="w:1") is None
@@ -244,21 +219,21 @@ def test_attempts_whose_messages_are_lost_go_back_and_cost_no_try(store: Store) 
 
 def test_attempts_that_were_claimed_are_not_withdrawn(store: Store) -> None:
     head, outbox = submitted(store), Outbox()
-    engine.advance(store, head, outbox)
+    scheduler.advance(store, head, outbox)
     assert store.claim(outbox.attempts[0], worker="w:1") is not None
-    engine.withdraw_unclaimed(store, head.id)
-    assert engine.accept(store, outbox.attempts[0], a_result())
+    liveness.withdraw_unclaimed(store, head.id)
+    assert judgement.accept(store, outbox.attempts[0], a_result())
 
 
 def test_two_campaigns_on_one_lab_wait_for_each_other(store: Store) -> None:
     first, second = submitted(store), submitted(store)
     mine, theirs = Outbox(), Outbox()
-    engine.advance(store, first, mine)
-    engine.advance(store, second, theirs)
+    scheduler.advance(store, first, mine)
+    scheduler.advance(store, second, theirs)
     assert len(mine.attempts) == 1
     assert theirs.attempts == []
     carry_out(store, mine.attempts[0], a_result())
-    engine.advance(store, second, theirs)
+    scheduler.advance(store, second, theirs)
     assert len(theirs.attempts) == 1
 
 
@@ -268,7 +243,7 @@ def test_progress_counts_and_its_time_left_shrinks(store: Store) -> None:
     assert (before.done, before.total, before.measured) == (0, 10, 0)
     assert 0 < before.seconds_left[0] < before.seconds_left[1]
     for number in range(5):
-        engine.advance(store, head, outbox)
+        scheduler.advance(store, head, outbox)
         carry_out(store, outbox.attempts[number], a_result())
     after = progress(store, head)
     assert (after.done, after.measured) == (5, 5)
@@ -284,7 +259,7 @@ def test_the_policy_knows_every_outcome_that_an_attempt_can_have(outcome: Outcom
 def test_a_two_host_run_leases_both_hosts(store: Store) -> None:
     lab = a_lab(machines=("one", "two"))
     head, outbox = submitted(store, lab, scenarios=(Scenario.CROSS_HOST,)), Outbox()
-    engine.advance(store, head, outbox)
-    engine.advance(store, head, outbox)
+    scheduler.advance(store, head, outbox)
+    scheduler.advance(store, head, outbox)
     assert len(outbox.attempts) == 1
     assert {line.resource for line in store.leases(lab.name)} == {"host:a", "host:b", "machine:one", "machine:two"}
