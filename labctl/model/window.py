@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 
+DAY = 24 * 60
+"""Minutes of a day on the wall clock."""
+
 
 class Day(StrEnum):
     """Days of the week."""
@@ -28,6 +31,17 @@ class WindowTime:
     end: int
     days: frozenset[Day] = frozenset(Day)
 
+    @property
+    def minutes(self) -> int:
+        """From its start to its end by the wall clock; what it really lasts depends on the day."""
+        return (self.end - self.start) % DAY or DAY
+
+    def __str__(self) -> str:
+        days = ", ".join(day for day in Day if day in self.days)
+        return (
+            f"{clock_time(self.start)}-{clock_time(self.end)} on {days if len(self.days) < len(Day) else 'every day'}"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
@@ -39,3 +53,8 @@ class Windows:
     times: tuple[WindowTime, ...]
     blackout: frozenset[date] = frozenset()
     until: date | None = None
+
+
+def clock_time(minute: int) -> str:
+    """Minutes since midnight as the clock shows them: `06:30`."""
+    return f"{minute // 60:02}:{minute % 60:02}"
