@@ -22,11 +22,11 @@ import paramiko
 
 from labctl.model.lab import SshAccess
 from labctl.model.result import ClockOffset
+from labctl.secrets import resolve
 from workers.channels.base import ChannelError
 from workers.channels.interruptible import CallTooSlowError, call_interruptibly
 from workers.channels.posix import EndpointSilentError, PosixChannel, Spoken
 from workers.guard import Deadline, Guard
-from workers.secrets import resolve
 
 CONNECT_SECONDS = 10.0
 """How long a connection may take to be made, and each of its steps: banner, key exchange, authentication."""

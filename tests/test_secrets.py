@@ -10,7 +10,7 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.model.lab import SecretRef
-from workers.secrets import resolve
+from labctl.secrets import resolve
 
 
 def test_a_file_relative_to_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ class Secret:
 def resolve(ref: SecretRef) -> Secret:
     """The secret behind a reference: the content of `file:PATH`, of the variable `env:NAME`, or of the keyring.
 
-    A `~` in a path is the home directory of the worker's user. Raises `LabError` (`secret-unavailable`).
+    A `~` in a path is the home directory of the user that runs labctl. Raises `LabError` (`secret-unavailable`).
     """
     if ref.scheme == "file":
         return Secret(ref=ref, text=_from_file(ref))
@@ -42,7 +42,7 @@ def _from_file(ref: SecretRef) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _unavailable(
-            ref, why=str(error), todo=f"Put the secret into {path}, readable by the user that runs the worker."
+            ref, why=str(error), todo=f"Put the secret into {path}, readable by the user that runs labctl."
         ) from error
 
 
@@ -51,7 +51,7 @@ def _from_environment(ref: SecretRef) -> str:
         return os.environ[ref.locator]
     except KeyError as error:
         raise _unavailable(
-            ref, why="the variable is not set", todo=f"Set {ref.locator} in the environment of the worker."
+            ref, why="the variable is not set", todo=f"Set {ref.locator} in the environment of labctl."
         ) from error
 
 
@@ -66,7 +66,7 @@ def _from_keyring(ref: SecretRef) -> str:
     try:
         text = keyring.get_password(service, user)
     except keyring.errors.KeyringError as error:
-        raise _unavailable(ref, why=str(error), todo="Unlock the keyring of the user that runs the worker.") from error
+        raise _unavailable(ref, why=str(error), todo="Unlock the keyring of the user that runs labctl.") from error
     if not isinstance(text, str):
         raise _unavailable(ref, why="the keyring has no such entry", todo=f"Store it: keyring set {service} {user}")
     return text
