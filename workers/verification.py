@@ -31,7 +31,7 @@ LINK_SECONDS = 10.0
 
 # One script and one round trip, with as few programs as can be: under software emulation each costs tens of milliseconds.
 # Arguments: MAC of the adapter, MTU to set or empty, transfer tool, then words for `ethtool -K`.
-_GUEST_SCRIPT = """
+GUEST_SCRIPT = """
 want=$1; mtu=$2; tool=$3; shift 3
 nic=
 for path in /sys/class/net/*; do
@@ -65,7 +65,7 @@ ip -o -4 addr show dev "$nic" | while read -r index name family address rest; do
 echo "tool=$("$tool" --version 2>&1 | head -n 1)"
 """
 
-_MACHINE_SCRIPT = """
+MACHINE_SCRIPT = """
 read -r kernel < /proc/sys/kernel/osrelease
 read -r host < /proc/sys/kernel/hostname
 read -r load rest < /proc/loadavg
@@ -140,7 +140,7 @@ def verify_vm(
 
 def read_machine(channel: Channel, *, tool: str, timeout: float) -> Mapping[str, Fact]:
     """Facts of a host or plain machine that is an endpoint. Raises `LabError` (`tool-missing`)."""
-    script = channel.run(["/bin/sh", "-c", _MACHINE_SCRIPT, "labctl", tool], timeout=timeout)
+    script = channel.run(["/bin/sh", "-c", MACHINE_SCRIPT, "labctl", tool], timeout=timeout)
     facts = _facts(script.require(f"Reading facts of {channel.endpoint}").stdout)
     _check_tool(channel.endpoint, tool, facts)
     return facts
@@ -151,7 +151,7 @@ def _read_vm(channel: Channel, asked: Asked, *, timeout: float, set_up: bool) ->
     offloads = [word for name, on in wanted for word in (name, "on" if on else "off")]
     mtu = str(asked.shape.mtu) if set_up and asked.shape.mtu is not None else ""
     script = channel.run(
-        ["/bin/sh", "-c", _GUEST_SCRIPT, "labctl", asked.mac, mtu, asked.tool, *offloads], timeout=timeout
+        ["/bin/sh", "-c", GUEST_SCRIPT, "labctl", asked.mac, mtu, asked.tool, *offloads], timeout=timeout
     )
     return _facts(script.require(f"Verifying {channel.endpoint}").stdout)
 

@@ -92,7 +92,7 @@ def test_values_reach_the_script_as_arguments_only() -> None:
     guest = Guest(GOOD)
     verify(guest, offloads={"tso": True})
     script, *arguments = guest.asked[0][2:]
-    assert script == verification._GUEST_SCRIPT
+    assert script == verification.GUEST_SCRIPT
     assert arguments == ["labctl", "52:54:00:12:00:10", "", "iperf3", "tso", "on"]
 
 
