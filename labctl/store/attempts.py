@@ -196,8 +196,8 @@ class Attempts(Room):
     def accept(self, handle: AttemptHandle, result: AttemptResult, after: After) -> Accepted | None:
         """Store the result of a claimed attempt and free its leases. None, and nothing stored, when its token is void.
 
-        With `after.again` the run goes back to be tried once more; else the result becomes the run's, for good. While a
-        VM of the attempt may still be there, its leases stay until `cleaned`.
+        With `after.again` the run goes back to be tried once more; else, or when its campaign was cancelled, the result
+        becomes the run's, for good. While a VM of the attempt may still be there, its leases stay until `cleaned`.
         """
         now = clock.now()
         detail = result.detail
@@ -217,12 +217,12 @@ class Attempts(Room):
             if ended.rowcount != 1:
                 return None
             row = db.execute(
-                select(attempts.c.run_id, attempts.c.created, runs.c.cell_id, campaigns.c.lab)
+                select(attempts.c.run_id, attempts.c.created, runs.c.cell_id, campaigns.c.lab, campaigns.c.state)
                 .join(runs, runs.c.id == attempts.c.run_id)
                 .join(campaigns, campaigns.c.id == attempts.c.campaign_id)
                 .where(attempts.c.id == handle.id)
             ).one()
-            if after.again:
+            if after.again and row.state != CampaignState.CANCELLED:
                 _send_back(db, row.run_id, detail.outcome, not_before=after.not_before)
             else:
                 db.execute(
@@ -309,10 +309,15 @@ class Attempts(Room):
             return tuple(db.execute(query).scalars().all())
 
     def cleaned(self, attempt_id: int, *, again: bool, not_before: float = 0.0) -> None:
-        """A lost attempt's VMs are gone: free its leases, and send its run back or end it as a lab-error."""
+        """A lost attempt's VMs are gone: free its leases, and send its run back or end it. That of a cancelled campaign
+        never goes back."""
         with writing(self._engine) as db:
             row = db.execute(
-                select(attempts.c.run_id, attempts.c.state, attempts.c.outcome).where(attempts.c.id == attempt_id)
+                select(
+                    attempts.c.run_id, attempts.c.state, attempts.c.outcome, campaigns.c.state.label("campaign_state")
+                )
+                .join(campaigns, campaigns.c.id == attempts.c.campaign_id)
+                .where(attempts.c.id == attempt_id)
             ).one()
             if row.state not in (AttemptState.LOST, AttemptState.ENDED):
                 return
@@ -321,8 +326,8 @@ class Attempts(Room):
                 return
             values: dict[str, Any] = {"state": RunState.PENDING, "not_before": not_before, "retried": case(
                 (runs.c.tries > 0, True), else_=False)}  # fmt: skip
-            if not again:
-                values = {"state": RunState.DONE, "outcome": Outcome.LAB_ERROR, "accepted_attempt": attempt_id}
+            if not again or row.campaign_state == CampaignState.CANCELLED:
+                values = {"state": RunState.DONE, "outcome": row.outcome, "accepted_attempt": attempt_id}
             db.execute(update(runs).where(runs.c.id == row.run_id, runs.c.state == RunState.ACTIVE).values(**values))
 
     def tries(self, attempt_id: int) -> tuple[int, int]:
@@ -437,6 +442,21 @@ class Attempts(Room):
         with reading(self._engine) as db:
             rows = db.execute(query).all()
         return tuple(_active(row) for row in rows)
+
+    def latest_ends(self, campaign_id: int, *, limit: int) -> tuple[float, ...]:
+        """When the latest attempts of a campaign ended, newest first; cancelled and lost ones are none."""
+        query = (
+            select(attempts.c.ended)
+            .where(
+                attempts.c.campaign_id == campaign_id,
+                attempts.c.state == AttemptState.ENDED,
+                attempts.c.outcome != Outcome.CANCELLED,
+            )
+            .order_by(attempts.c.id.desc())
+            .limit(limit)
+        )
+        with reading(self._engine) as db:
+            return tuple(sorted(db.execute(query).scalars(), reverse=True))
 
     def leases(self, lab: str | None = None) -> tuple[LeaseLine, ...]:
         """Who holds what in a lab, or in all labs."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Update, func, insert, select, update
 
 from labctl import clock
+from labctl.errors import SpecError
 from labctl.model.campaign import Campaign, Cell, PlannedCell
 from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, Purpose, RunState
-from labctl.spec.documents import to_json
+from labctl.spec.documents import from_json, to_json
 from labctl.store.database import reading, writing
 from labctl.store.room import Room, campaign_row, inserted
 from labctl.store.tables import campaigns, cells, runs
@@ -36,13 +37,17 @@ class Campaigns(Room):
         order: Iterable[tuple[int, int, Purpose]],
         digest: str = "",
         purpose: Purpose = Purpose.MEASURE,
+        once: bool = False,
     ) -> int:
         """Store a campaign with its cells and runs and return its id.
 
         `order` gives the runs in their order of work: position among the applicable cells, replicate (unique within
-        the cell), and what the run is for. `digest` names the content, so that a second submission of it is noticed.
+        the cell), and what the run is for. `digest` names the content, so that a second submission of it is noticed:
+        with `once` it raises `SpecError` when a campaign with this content has not ended.
         """
         with writing(self._engine) as db:
+            if once:
+                _refuse_second(db, digest)
             campaign_id = inserted(
                 db,
                 insert(campaigns).values(
@@ -68,17 +73,26 @@ class Campaigns(Room):
 
     def same_content(self, digest: str) -> tuple[int, ...]:
         """Ids of the campaigns with this content that have not ended, oldest first."""
-        query = (
-            select(campaigns.c.id, campaigns.c.state).where(campaigns.c.digest == digest).order_by(campaigns.c.id.asc())
-        )
         with reading(self._engine) as db:
-            return tuple(row.id for row in db.execute(query) if not CampaignState(row.state).ended)
+            return tuple(row.id for row in _same_content(db, digest))
 
     def newest_campaign(self) -> int | None:
         """The id of the campaign that was submitted last; labctl's own health checks are none."""
         query = select(func.max(campaigns.c.id)).where(campaigns.c.purpose != Purpose.HEALTH)
         with reading(self._engine) as db:
             return db.execute(query).scalar()
+
+    def labs(self) -> dict[str, int]:
+        """The labs that campaigns were submitted for, each with the id of the newest one; labctl's own health checks are
+        none."""
+        query = (
+            select(campaigns.c.lab, func.max(campaigns.c.id).label("newest"))
+            .where(campaigns.c.purpose != Purpose.HEALTH)
+            .group_by(campaigns.c.lab)
+            .order_by(campaigns.c.lab)
+        )
+        with reading(self._engine) as db:
+            return {row.lab: row.newest for row in db.execute(query)}
 
     def head(self, campaign_id: int) -> CampaignHead:
         """A campaign without its runs. Raises `SpecError` when there is none of this id."""
@@ -104,11 +118,20 @@ class Campaigns(Room):
         with reading(self._engine) as db:
             return CampaignState(_state_row(db, campaign_id).state)
 
-    def set_state(self, campaign_id: int, state: CampaignState, *, stop_attempts: bool = False, why: str = "") -> bool:
+    def set_state(
+        self,
+        campaign_id: int,
+        state: CampaignState,
+        *,
+        stop_attempts: bool = False,
+        why: str = "",
+        only_from: Collection[CampaignState] = tuple(CampaignState),
+    ) -> bool:
         """Change a campaign's state, and say whether it was another one before.
 
         `stop_attempts` asks its attempts in progress to end at their next step; `why` is kept for people. One that is
-        made active again begins with the share of those that are.
+        made active again begins with the share of those that are. A campaign that stands in none of `only_from` is left
+        as it is.
         """
         values: dict[str, Any] = {"state": state, "stop_attempts": stop_attempts, "why": why, "hold": ""}
         if state.ended:
@@ -117,6 +140,8 @@ class Campaigns(Room):
             values["ended"] = None
         with writing(self._engine) as db:
             before = _state_row(db, campaign_id)
+            if before.state not in only_from:
+                return False
             if state is CampaignState.ACTIVE and before.state != state:
                 values["share"] = max(before.share, _least_share(db))
             db.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(**values))
@@ -220,29 +245,20 @@ class Campaigns(Room):
             )
         return ended.rowcount
 
-    def reopen(self, campaign_id: int, outcomes: Sequence[Outcome]) -> int:
+    def reopen(self, campaign_id: int, outcomes: Collection[Outcome], *, unrun: Collection[str] = ()) -> int:
         """Send runs that ended with one of these outcomes back, with all their tries; earlier attempts stay in the
-        record. Returns how many."""
+        record. Those that were ended without an attempt go back also when the kind of their reason is one of `unrun`.
+        Returns how many."""
+        done = runs.c.campaign_id == campaign_id, runs.c.state == RunState.DONE
+        reasons = select(runs.c.id, runs.c.detail).where(*done, runs.c.detail.is_not(None))
         with writing(self._engine) as db:
             campaign_row(db, campaign_id)
-            back = db.execute(
-                update(runs)
-                .where(
-                    runs.c.campaign_id == campaign_id,
-                    runs.c.state == RunState.DONE,
-                    runs.c.outcome.in_([outcome.value for outcome in outcomes]),
-                )
-                .values(
-                    state=RunState.PENDING,
-                    outcome=None,
-                    accepted_attempt=None,
-                    detail=None,
-                    tries=0,
-                    retried=False,
-                    not_before=0.0,
-                )
-            )
-        return back.rowcount
+            back = db.execute(_back(runs.c.outcome.in_(outcomes), *done)).rowcount
+            ended = db.execute(reasons).all() if unrun else ()
+            wanted = [row.id for row in ended if from_json(OutcomeDetail, row.detail).kind in unrun]
+            for first in range(0, len(wanted), _BATCH):
+                back += db.execute(_back(runs.c.id.in_(wanted[first : first + _BATCH]))).rowcount
+        return back
 
     def pending_cells(self, campaign_id: int) -> dict[str, tuple[Cell, int]]:
         """Cells with runs that are not done, by cell id, with how many runs are left."""
@@ -263,6 +279,41 @@ class Campaigns(Room):
         )
         with reading(self._engine) as db:
             return {row.cell: (row.timed, row.seconds / row.timed) for row in db.execute(query)}
+
+
+def _same_content(db: Connection, digest: str) -> Sequence[Row[Any]]:
+    """Campaigns with this content that have not ended, oldest first."""
+    query = select(campaigns.c.id, campaigns.c.name, campaigns.c.state).where(campaigns.c.digest == digest)
+    rows: Sequence[Row[Any]] = db.execute(query.order_by(campaigns.c.id)).all()
+    return [row for row in rows if not CampaignState(row.state).ended]
+
+
+def _refuse_second(db: Connection, digest: str) -> None:
+    same = _same_content(db, digest)
+    if same:
+        raise SpecError(
+            f"Campaign {same[-1].id} ({same[-1].name}) measures the same in the same lab and is {same[-1].state}. "
+            "Nothing was submitted.",
+            why="A second one would double the work, and the figures of neither would gain by it.",
+            todo=f"Look at it with `labctl status {same[-1].id}`, or submit it a second time with --again.",
+        )
+
+
+def _back(*which: ColumnElement[bool]) -> Update:
+    """Runs that are done go back, as if they had not been tried."""
+    return (
+        update(runs)
+        .where(*which)
+        .values(
+            state=RunState.PENDING,
+            outcome=None,
+            accepted_attempt=None,
+            detail=None,
+            tries=0,
+            retried=False,
+            not_before=0.0,
+        )
+    )
 
 
 def _state_row(db: Connection, campaign_id: int) -> Row[Any]:
