@@ -281,11 +281,10 @@ class Campaigns(Room):
             return {row.cell: (row.timed, row.seconds / row.timed) for row in db.execute(query)}
 
 
-def _same_content(db: Connection, digest: str) -> Sequence[Row[Any]]:
+def _same_content(db: Connection, digest: str) -> list[Any]:
     """Campaigns with this content that have not ended, oldest first."""
     query = select(campaigns.c.id, campaigns.c.name, campaigns.c.state).where(campaigns.c.digest == digest)
-    rows: Sequence[Row[Any]] = db.execute(query.order_by(campaigns.c.id)).all()
-    return [row for row in rows if not CampaignState(row.state).ended]
+    return [row for row in db.execute(query.order_by(campaigns.c.id)) if not CampaignState(row.state).ended]
 
 
 def _refuse_second(db: Connection, digest: str) -> None:
