@@ -13,6 +13,7 @@ from workers.channels.base import Channel
 from workers.channels.ssh import SshChannel
 from workers.guard import Guard
 from workers.hypervisors.base import VmDriver
+from workers.hypervisors.simulated.driver import SimulatedDriver
 
 DRIVERS = {Hypervisor.KVM: "workers.hypervisors.kvm.driver:KvmDriver"}
 """Where each driver is. They are imported when first used, so that a worker needs only the libraries of its lab."""
@@ -28,9 +29,13 @@ class Machines:
         self._making = threading.Lock()
         self._drivers: dict[Hypervisor, VmDriver] = {}
         self._channels: dict[str, SshChannel] = {}
+        self._simulated = SimulatedDriver(lab, store=store, guard=guard) if lab.simulated is not None else None
 
     def driver(self, host: str) -> VmDriver:
-        """The driver of a host's hypervisor. Raises `LabError` (`no-driver`) when there is none."""
+        """The driver of a host's hypervisor, or of a lab that only pretends. Raises `LabError` (`no-driver`) when there
+        is none."""
+        if self._simulated is not None:
+            return self._simulated
         kind = self.lab.hosts[host].hypervisor
         with self._making:
             if kind not in self._drivers:
@@ -43,6 +48,8 @@ class Machines:
 
     def channel(self, name: str) -> Channel:
         """The channel to a host or a plain machine itself. Raises `LabError` (`no-channel`) when the lab names none."""
+        if self._simulated is not None:
+            return self._simulated.machine_channel(name)
         with self._making:
             if name not in self._channels:
                 self._channels[name] = SshChannel(

@@ -1,4 +1,4 @@
-"""What every driver of VMs promises (`workers.hypervisors.base.VmDriver`), on real hypervisors.
+"""What every driver of VMs promises (`workers.hypervisors.base.VmDriver`), on real hypervisors and on a simulated one.
 
 A driver joins by a fixture that gives it `Guests`: its own hosts `a` and `b`, between which VMs can be migrated.
 """
@@ -9,24 +9,31 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from labctl.errors import AttemptCancelled, LabError
 from labctl.model.lab import Lab
 from labctl.model.result import MigrationSample
+from labctl.spec.simulated import SimulatedSpec, expand_simulated
 from tests.hypervisors.guests import STORE, Guests, an_order, guests_of
 from workers.hypervisors.base import VmDriver
+from workers.hypervisors.simulated.figures import Figures, write_figures
 
-pytestmark = pytest.mark.lab
 
-
-@pytest.fixture(params=["kvm"])
-def guests(request: pytest.FixtureRequest) -> Iterator[Guests]:
+@pytest.fixture(params=[pytest.param("kvm", marks=pytest.mark.lab), "simulated"])
+def guests(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Guests]:
     """VMs on the hosts of one hypervisor kind."""
-    lab: Lab = request.getfixturevalue("embedded_lab")
+    lab: Lab = request.getfixturevalue("embedded_lab") if request.param == "kvm" else _simulated_lab(tmp_path)
     with guests_of(lab) as made:
         yield made
+
+
+def _simulated_lab(directory: Path) -> Lab:
+    write_figures(directory, replace(Figures.instant(), boot=0.02, migration=1e11))
+    spec = SimulatedSpec(hosts=("a", "b"), machines=("box",), directory=PurePosixPath(directory))
+    return expand_simulated("simulated", "tests", spec)
 
 
 def test_it_is_a_driver(guests: Guests) -> None:

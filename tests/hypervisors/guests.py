@@ -17,6 +17,7 @@ from workers.channels.base import Channel
 from workers.guard import Guard
 from workers.hypervisors.base import OwnershipMark, Vm, VmRequest
 from workers.hypervisors.kvm.driver import KvmDriver
+from workers.hypervisors.simulated.driver import SimulatedDriver
 
 STORE = "store-of-tests"
 BOOT_SECONDS = 90.0
@@ -24,13 +25,22 @@ BOOT_SECONDS = 90.0
 _numbers = itertools.count(1)
 
 
+AnyDriver = KvmDriver | SimulatedDriver
+
+
+def driver_of(lab: Lab, *, store: str, guard: Guard) -> AnyDriver:
+    """The driver of a lab's hosts: of KVM, or of a lab that only pretends."""
+    kind = SimulatedDriver if lab.simulated is not None else KvmDriver
+    return kind(lab, store=store, guard=guard)
+
+
 class Guests:
-    """A driver of the KVM hosts of a lab, with a record of what it was asked to create."""
+    """A driver of the hosts of a lab, with a record of what it was asked to create."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.guard = Guard()
-        self.driver = KvmDriver(lab, store=STORE, guard=self.guard)
+        self.driver = driver_of(lab, store=STORE, guard=self.guard)
         self.made: list[Vm] = []
 
     def request(self, *, image: Image | None = None, passthrough: str = "", **shape: object) -> VmRequest:
@@ -78,9 +88,9 @@ class Guests:
         channel.wait_ready(timeout=BOOT_SECONDS)
         return vm, channel
 
-    def another_driver(self, *, lab: Lab | None = None, store: str = STORE) -> KvmDriver:
+    def another_driver(self, *, lab: Lab | None = None, store: str = STORE) -> AnyDriver:
         """A driver that knows nothing of what this one did."""
-        return KvmDriver(lab or self.lab, store=store, guard=Guard())
+        return driver_of(lab or self.lab, store=store, guard=Guard())
 
 
 @contextmanager
