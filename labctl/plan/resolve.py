@@ -12,7 +12,7 @@ from labctl.model.scenario import Side
 from labctl.model.settings import Level
 from labctl.plan.applicability import placements
 from labctl.plan.settings import settings_of
-from labctl.spec.campaign import PLACEHOLDER
+from labctl.spec.campaign_contradictions import PLACEHOLDER
 from labctl.spec.values import DEFAULT
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labctl.spec.campaign import CampaignFile
+from labctl.spec.campaign_file import CampaignFile
 from labctl.spec.fields import Strict
 from labctl.spec.lab_file import LabFile
 
