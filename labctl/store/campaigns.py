@@ -111,7 +111,16 @@ class Campaigns(Room):
             priority=row.priority,
             why=row.why,
             hold=row.hold,
+            ended=row.ended,
         )
+
+    def ended_since(self, moment: float) -> dict[int, float]:
+        """The campaigns that ended at or after a moment, and when, by id (epoch seconds); no health checks."""
+        query = select(campaigns.c.id, campaigns.c.ended).where(
+            campaigns.c.ended >= moment, campaigns.c.purpose != Purpose.HEALTH
+        )
+        with reading(self._engine) as db:
+            return {row.id: row.ended for row in db.execute(query.order_by(campaigns.c.ended))}
 
     def state(self, campaign_id: int) -> CampaignState:
         """Where a campaign stands."""

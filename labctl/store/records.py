@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from sqlalchemy import Row, func, select, update
 
 from labctl import clock
+from labctl.errors import LabError
 from labctl.model.outcome import OutcomeDetail, Purpose, RunState
 from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, RawOutput, RunRecord
 from labctl.spec.documents import from_json
@@ -70,24 +72,52 @@ class Records(Room):
             rows = db.execute(select(raw_outputs).where(*kept).order_by(raw_outputs.c.id)).all()
         return tuple(RawOutput(name=row.name, content=zlib.decompress(row.content)) for row in rows)
 
-    def prune_raw(self, *, older_than: float) -> tuple[int, int]:
+    def prune_raw(self, *, older_than: float, limit: int = 1000) -> tuple[int, int]:
         """Forget the content of raw outputs of attempts that ended before `older_than` (epoch seconds); their names, sizes
-        and hashes stay. Returns how many, and how many bytes they were stored in."""
+        and hashes stay. Returns how many, and how many bytes they were stored in.
+
+        At most `limit` of them, so that nobody waits long for the store: it is called until nothing is left.
+        """
         old = raw_outputs.c.attempt_id.in_(select(attempts.c.id).where(attempts.c.ended < older_than))
         there = old & raw_outputs.c.content.is_not(None)
+        size = func.length(raw_outputs.c.content)
         with writing(self._engine) as db:
-            count, stored = db.execute(
-                select(func.count(), func.sum(func.length(raw_outputs.c.content))).where(there)
-            ).one()
-            db.execute(update(raw_outputs).where(there).values(content=None, pruned=clock.now()))
-        return count, int(stored or 0)
+            rows = db.execute(select(raw_outputs.c.id, size.label("size")).where(there).limit(limit))
+            sizes = {row.id: int(row.size) for row in rows}
+            if sizes:
+                forget = update(raw_outputs).where(raw_outputs.c.id.in_(sizes))
+                db.execute(forget.values(content=None, pruned=clock.now()))
+        return len(sizes), sum(sizes.values())
+
+    def reclaimable(self) -> tuple[int, int]:
+        """(bytes that `vacuum` would give back, bytes of the whole database); (0, 0) where the server sees to it."""
+        if self._engine.dialect.name != "sqlite":
+            return 0, 0
+        with reading(self._engine) as db:
+            free, pages, size = (
+                int(db.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+                for name in ("freelist_count", "page_count", "page_size")
+            )
+        return free * size, pages * size
 
     def vacuum(self) -> None:
-        """Give the space of what was forgotten back to the file system. Needs as much again while it works (SQLite)."""
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql("VACUUM")
-            if self._engine.dialect.name == "sqlite":
-                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Give the space of what was forgotten back to the file system. Writers wait meanwhile, and it needs as much space
+        again as the database has. A database server sees to it by itself."""
+        if self._engine.dialect.name != "sqlite":
+            return
+        # A connection without transactions: SQLite vacuums in none.
+        connection = self._engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute("VACUUM")
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            cursor.close()
+        except sqlite3.Error as error:
+            raise LabError(
+                "The store could not be vacuumed.", kind="store", why=str(error), todo="It is tried again another day."
+            ) from error
+        finally:
+            connection.close()
 
 
 def _run_record(row: Row[Any], cell: str, tried: Sequence[Row[Any]]) -> RunRecord:

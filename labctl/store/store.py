@@ -36,6 +36,12 @@ class Store(Campaigns, Attempts, Vms, Hosts, Workers, Events, Records):
             self._watch.close()
         self._engine.dispose()
 
+    @property
+    def database(self) -> Path | None:
+        """The file of an SQLite store; None for a database server."""
+        file = self._engine.url.database
+        return Path(file) if self._engine.dialect.name == "sqlite" and file else None
+
     def version(self) -> int:
         """A number that is another one when anything may have been written since the last call. Cheap on SQLite."""
         if self._engine.dialect.name != "sqlite":

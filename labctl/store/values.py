@@ -49,6 +49,8 @@ class CampaignHead:
     """Why it is paused, stopped or cancelled, in a sentence; empty when a person did it and said nothing."""
     hold: str
     """What keeps an active campaign from starting runs now, in a sentence; empty when nothing does."""
+    ended: float | None
+    """When it ended (epoch seconds); None as long as it may go on by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
