@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -335,7 +336,7 @@ def test_whatever_people_ask_in_whatever_order_no_run_is_lost(
 
 def _do(store: Store, campaign_id: int, step: str, going: list[AttemptHandle]) -> None:
     word, _, how = step.partition(" ")
-    try:
+    with suppress(SpecError):
         if word == "pause":
             commands.pause(store, campaign_id, now=how == "now")
         elif word == "resume":
@@ -344,13 +345,11 @@ def _do(store: Store, campaign_id: int, step: str, going: list[AttemptHandle]) -
             commands.cancel(store, campaign_id, now=how == "now")
         elif word == "retry":
             commands.retry(store, campaign_id, [Outcome.LAB_ERROR], stopped=True)
-        elif word == "start" and not going and store.state(campaign_id) is CampaignState.ACTIVE:
-            if store.pending_runs(campaign_id, limit=1):
-                going.append(in_progress(store, campaign_id))
-        elif word == "end" and going:
-            assert judgement.accept(store, going.pop(), a_result(Outcome(how), kind="x"))
-    except SpecError as error:
-        assert "can't be" in str(error)
+    if word == "start" and not going and store.state(campaign_id) is CampaignState.ACTIVE:
+        if store.pending_runs(campaign_id, limit=1):
+            going.append(in_progress(store, campaign_id))
+    elif word == "end" and going:
+        assert judgement.accept(store, going.pop(), a_result(Outcome(how), kind="x"))
 
 
 def _next(store: Store, campaign_id: int) -> AttemptStart:
