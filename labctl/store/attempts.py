@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, case, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, and_, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from labctl import clock
@@ -32,8 +32,18 @@ from labctl.store.values import (
     LeaseLine,
     PendingRun,
     Sign,
+    Standing,
     Trouble,
 )
+
+_STANDING = (
+    select(attempts.c.campaign_id, attempts.c.run_id, attempts.c.hosts, attempts.c.state, attempts.c.outcome,
+           attempts.c.kind, runs.c.replicate, runs.c.tries, cells.c.cell, campaigns.c.purpose)
+    .join(runs, runs.c.id == attempts.c.run_id)
+    .join(cells, cells.c.id == runs.c.cell_id)
+    .join(campaigns, campaigns.c.id == attempts.c.campaign_id)
+    .where(attempts.c.id == bindparam("attempt"))
+)  # fmt: skip
 
 
 class Attempts(Room):
@@ -340,6 +350,37 @@ class Attempts(Room):
             ).one()
         return row.campaign_id, row.tries
 
+    def standing(self, attempt_id: int) -> Standing:
+        """Whose an attempt is, what it used, and how it ended, if it has."""
+        with reading(self._engine) as db:
+            row = db.execute(_STANDING, {"attempt": attempt_id}).one()
+            campaign, lab = self._documents_of(db, row.campaign_id)
+        return Standing(
+            campaign_id=row.campaign_id,
+            purpose=Purpose(row.purpose),
+            cell=row.cell,
+            run_id=row.run_id,
+            replicate=row.replicate,
+            tries=row.tries,
+            hosts=tuple(row.hosts.split(",")) if row.hosts else (),
+            state=AttemptState(row.state),
+            outcome=Outcome(row.outcome) if row.outcome else None,
+            kind=row.kind or "",
+            campaign=campaign,
+            lab=lab,
+        )
+
+    def holds_token(self, handle: AttemptHandle) -> bool:
+        """Whether an attempt is still its worker's."""
+        with reading(self._engine) as db:
+            found = db.execute(select(attempts.c.id).where(held(handle, AttemptState.CLAIMED))).first()
+        return found is not None
+
+    def blame(self, lab: str, detail: OutcomeDetail, after: After) -> tuple[str, ...]:
+        """Count a lab-error that no attempt's result told of against the blamed hosts. Returns who is quarantined by it."""
+        with writing(self._engine) as db:
+            return _judge_hosts(db, lab, detail, after)
+
     def last_sign_of_life(self, attempt_id: int) -> tuple[RunOrder, float]:
         """What an attempt was to do, and when its worker was last known to live (or the attempt was created)."""
         with reading(self._engine) as db:
@@ -364,27 +405,36 @@ class Attempts(Room):
             return Cell(levels=json.loads(db.execute(query).scalar_one()))
 
     def troubles(self, campaign_id: int) -> tuple[Trouble, ...]:
-        """How attempts of a campaign ended other than `ok` and `cancelled`, by cell, outcome and kind."""
+        """How attempts of a campaign ended other than `ok` and `cancelled`, by cell, outcome and kind. What was before
+        runs went back on a person's wish, or before a campaign that had ended went on, is forgiven."""
+        for_good = case((runs.c.accepted_attempt == attempts.c.id, 1), else_=0)
+        same = cells.c.cell, attempts.c.outcome, attempts.c.kind, attempts.c.blamed, attempts.c.hosts
         query = (
-            select(cells.c.cell, attempts.c.outcome, attempts.c.kind, attempts.c.blamed, attempts.c.hosts, func.count())
+            select(*same, func.count(), func.sum(for_good))
             .join(runs, runs.c.id == attempts.c.run_id)
             .join(cells, cells.c.id == runs.c.cell_id)
+            .join(campaigns, campaigns.c.id == attempts.c.campaign_id)
             .where(
                 attempts.c.campaign_id == campaign_id,
                 attempts.c.outcome.in_([Outcome.FAILED, Outcome.LAB_ERROR]),
+                attempts.c.id > campaigns.c.forgiven,
             )
-            .group_by(cells.c.cell, attempts.c.outcome, attempts.c.kind, attempts.c.blamed, attempts.c.hosts)
+            .group_by(*same)
         )
-        found: dict[tuple[str, str, str], tuple[set[str], int]] = {}
+        found: dict[tuple[str, str, str], Trouble] = {}
         with reading(self._engine) as db:
-            for cell, outcome, kind, blamed, used, count in db.execute(query):
-                names, total = found.get((cell, outcome, kind or ""), (set(), 0))
-                names.add((blamed or used).replace(",", "+"))
-                found[cell, outcome, kind or ""] = names, total + count
-        return tuple(
-            Trouble(cell=cell, outcome=Outcome(outcome), kind=kind, hosts=frozenset(names), attempts=total)
-            for (cell, outcome, kind), (names, total) in found.items()
-        )
+            for cell, outcome, kind, blamed, used, count, recorded in db.execute(query):
+                key = cell, outcome, kind or ""
+                before = found.get(key)
+                found[key] = Trouble(
+                    cell=cell,
+                    outcome=Outcome(outcome),
+                    kind=kind or "",
+                    hosts=frozenset({(blamed or used).replace(",", "+")}) | (before.hosts if before else frozenset()),
+                    attempts=count + (before.attempts if before else 0),
+                    recorded=recorded + (before.recorded if before else 0),
+                )
+        return tuple(found.values())
 
     def cells_with_result(self, campaign_id: int) -> Mapping[str, int]:
         """How many runs ended `ok`, by cell id."""
@@ -533,7 +583,8 @@ def _judge_hosts(db: Connection, lab: str, detail: OutcomeDetail, after: After) 
         good = row is None or row.state == HostState.GOOD
         if good and strikes >= after.quarantine_after:
             why = f"{strikes} lab-errors in a row, the last one: {detail.what}"
-            values |= {"state": HostState.QUARANTINED, "since": now, "why": why, "checks": 0, "next_check": now}
+            values |= {"state": HostState.QUARANTINED, "since": now, "why": why, "checks": 0}
+            values["next_check"] = after.check_at or now
             quarantined.append(name)
         db.execute(update(hosts).where(and_(hosts.c.lab == lab, hosts.c.host == name)).values(**values))
     return tuple(quarantined)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Update, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, Update, func, insert, select, update
 
 from labctl import clock
 from labctl.errors import SpecError
@@ -16,7 +16,7 @@ from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, Purpose,
 from labctl.spec.documents import from_json, to_json
 from labctl.store.database import reading, writing
 from labctl.store.room import Room, campaign_row, inserted
-from labctl.store.tables import campaigns, cells, runs
+from labctl.store.tables import attempts, campaigns, cells, runs
 from labctl.store.values import CampaignHead, CampaignLine, QueuedCampaign
 
 _BATCH = 1000
@@ -75,6 +75,12 @@ class Campaigns(Room):
         """Ids of the campaigns with this content that have not ended, oldest first."""
         with reading(self._engine) as db:
             return tuple(row.id for row in _same_content(db, digest))
+
+    def newest_of_content(self, digest: str) -> int | None:
+        """The id of the campaign with this content that was submitted last, whatever became of it."""
+        query = select(func.max(campaigns.c.id)).where(campaigns.c.digest == digest)
+        with reading(self._engine) as db:
+            return db.execute(query).scalar()
 
     def newest_campaign(self) -> int | None:
         """The id of the campaign that was submitted last; labctl's own health checks are none."""
@@ -139,8 +145,8 @@ class Campaigns(Room):
         """Change a campaign's state, and say whether it was another one before.
 
         `stop_attempts` asks its attempts in progress to end at their next step; `why` is kept for people. One that is
-        made active again begins with the share of those that are. A campaign that stands in none of `only_from` is left
-        as it is.
+        made active again begins with the share of those that are, and one that had ended also with its troubles forgiven.
+        A campaign that stands in none of `only_from` is left as it is.
         """
         values: dict[str, Any] = {"state": state, "stop_attempts": stop_attempts, "why": why, "hold": ""}
         if state.ended:
@@ -153,6 +159,8 @@ class Campaigns(Room):
                 return False
             if state is CampaignState.ACTIVE and before.state != state:
                 values["share"] = max(before.share, _least_share(db))
+                if CampaignState(before.state).ended:
+                    values["forgiven"] = _newest_attempt(campaign_id)
             db.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(**values))
         return bool(before.state != state)
 
@@ -256,8 +264,8 @@ class Campaigns(Room):
 
     def reopen(self, campaign_id: int, outcomes: Collection[Outcome], *, unrun: Collection[str] = ()) -> int:
         """Send runs that ended with one of these outcomes back, with all their tries; earlier attempts stay in the
-        record. Those that were ended without an attempt go back also when the kind of their reason is one of `unrun`.
-        Returns how many."""
+        record, but are no `troubles` any more. Those that were ended without an attempt go back also when the kind of
+        their reason is one of `unrun`. Returns how many."""
         done = runs.c.campaign_id == campaign_id, runs.c.state == RunState.DONE
         reasons = select(runs.c.id, runs.c.detail).where(*done, runs.c.detail.is_not(None))
         with writing(self._engine) as db:
@@ -267,6 +275,9 @@ class Campaigns(Room):
             wanted = [row.id for row in ended if from_json(OutcomeDetail, row.detail).kind in unrun]
             for first in range(0, len(wanted), _BATCH):
                 back += db.execute(_back(runs.c.id.in_(wanted[first : first + _BATCH]))).rowcount
+            if back:
+                forgive = update(campaigns).where(campaigns.c.id == campaign_id)
+                db.execute(forgive.values(forgiven=_newest_attempt(campaign_id)))
         return back
 
     def pending_cells(self, campaign_id: int) -> dict[str, tuple[Cell, int]]:
@@ -288,6 +299,12 @@ class Campaigns(Room):
         )
         with reading(self._engine) as db:
             return {row.cell: (row.timed, row.seconds / row.timed) for row in db.execute(query)}
+
+
+def _newest_attempt(campaign_id: int) -> ScalarSelect[int]:
+    """The id of a campaign's newest attempt, 0 without one."""
+    newest = select(func.coalesce(func.max(attempts.c.id), 0)).where(attempts.c.campaign_id == campaign_id)
+    return newest.scalar_subquery()
 
 
 def _same_content(db: Connection, digest: str) -> list[Any]:

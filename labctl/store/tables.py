@@ -62,6 +62,7 @@ campaigns = Table(
     Column("share", Float, nullable=False, default=0.0),
     Column("why", Text, nullable=False, default=""),
     Column("hold", Text, nullable=False, default=""),
+    Column("forgiven", Integer, nullable=False, default=0),
 )
 
 cells = Table(

@@ -129,6 +129,26 @@ class ClaimedAttempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Whose an attempt is, what it used, and how it ended, if it has."""
+
+    campaign_id: int
+    purpose: Purpose
+    cell: str
+    """The id of its cell."""
+    run_id: int
+    replicate: int
+    tries: int
+    """How many tries its run has had, this one included; cancelled attempts are none."""
+    hosts: tuple[str, ...]
+    state: AttemptState
+    outcome: Outcome | None
+    kind: str
+    campaign: Campaign
+    lab: Lab
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActiveAttempt:
     """An attempt in progress, as people are shown it."""
 
@@ -172,6 +192,8 @@ class After:
     blamed: tuple[str, ...] = ()
     cleared: tuple[str, ...] = ()
     quarantine_after: int = 3
+    check_at: float = 0.0
+    """When a host that this quarantines is due for its first health check (epoch seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +213,8 @@ class Trouble:
     hosts: frozenset[str]
     """The hosts of these attempts: the blamed one, or all that the attempt used, joined by `+`."""
     attempts: int
+    recorded: int
+    """How many of these attempts ended their runs for good."""
 
 
 @dataclass(frozen=True, kw_only=True)

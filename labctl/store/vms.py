@@ -10,6 +10,7 @@ from sqlalchemy import Row, and_, func, insert, select, update
 
 from labctl import clock
 from labctl.errors import LabError
+from labctl.model.outcome import AttemptState
 from labctl.store.database import reading, writing
 from labctl.store.room import IN_PROGRESS, Room, require_claimed
 from labctl.store.tables import attempts, vms
@@ -81,6 +82,14 @@ class Vms(Room):
                 .values(state="live", attempt_id=attempt_id)
             )
         return _vm(row, state="live") if taken.rowcount == 1 else None
+
+    def park_vm(self, vm_uuid: str, attempt_id: int) -> bool:
+        """Leave a VM of an attempt to the next run that it fits. False when the attempt was given up: its VMs are then
+        being removed."""
+        claimed = select(attempts.c.id).where(attempts.c.id == attempt_id, attempts.c.state == AttemptState.CLAIMED)
+        mine = vms.c.uuid == vm_uuid, vms.c.attempt_id.in_(claimed), vms.c.state == "live"
+        with writing(self._engine) as db:
+            return db.execute(update(vms).where(*mine).values(state="parked")).rowcount == 1
 
     def take_idle(self, vm_uuid: str) -> bool:
         """Make a VM that no attempt in progress uses one that is being removed, so that no attempt can take it any more.
