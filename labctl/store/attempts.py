@@ -410,7 +410,7 @@ class Attempts(Room):
         for_good = case((runs.c.accepted_attempt == attempts.c.id, 1), else_=0)
         same = cells.c.cell, attempts.c.outcome, attempts.c.kind, attempts.c.blamed, attempts.c.hosts
         query = (
-            select(*same, func.count(), func.sum(for_good))
+            select(*same, func.count(), func.sum(for_good), func.max(attempts.c.id))
             .join(runs, runs.c.id == attempts.c.run_id)
             .join(cells, cells.c.id == runs.c.cell_id)
             .join(campaigns, campaigns.c.id == attempts.c.campaign_id)
@@ -423,7 +423,7 @@ class Attempts(Room):
         )
         found: dict[tuple[str, str, str], Trouble] = {}
         with reading(self._engine) as db:
-            for cell, outcome, kind, blamed, used, count, recorded in db.execute(query):
+            for cell, outcome, kind, blamed, used, count, recorded, latest in db.execute(query):
                 key = cell, outcome, kind or ""
                 before = found.get(key)
                 found[key] = Trouble(
@@ -433,8 +433,15 @@ class Attempts(Room):
                     hosts=frozenset({(blamed or used).replace(",", "+")}) | (before.hosts if before else frozenset()),
                     attempts=count + (before.attempts if before else 0),
                     recorded=recorded + (before.recorded if before else 0),
+                    latest=max(latest, before.latest if before else 0),
                 )
         return tuple(found.values())
+
+    def detail(self, attempt_id: int) -> OutcomeDetail:
+        """How an attempt ended that has ended or was given up."""
+        with reading(self._engine) as db:
+            text = db.execute(select(attempts.c.result_document).where(attempts.c.id == attempt_id)).scalar_one()
+        return from_json(AttemptResult, text).detail
 
     def cells_with_result(self, campaign_id: int) -> Mapping[str, int]:
         """How many runs ended `ok`, by cell id."""

@@ -118,6 +118,7 @@ class Campaigns(Room):
             why=row.why,
             hold=row.hold,
             ended=row.ended,
+            forgiven=row.forgiven,
         )
 
     def ended_since(self, moment: float) -> dict[int, float]:

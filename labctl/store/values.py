@@ -51,6 +51,8 @@ class CampaignHead:
     """What keeps an active campaign from starting runs now, in a sentence; empty when nothing does."""
     ended: float | None
     """When it ended (epoch seconds); None as long as it may go on by itself."""
+    forgiven: int
+    """Troubles of its attempts up to this id are forgiven: a person sent runs back, or let it go on after its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +217,8 @@ class Trouble:
     attempts: int
     recorded: int
     """How many of these attempts ended their runs for good."""
+    latest: int
+    """The id of the latest of these attempts."""
 
 
 @dataclass(frozen=True, kw_only=True)

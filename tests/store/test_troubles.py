@@ -59,7 +59,9 @@ def test_troubles_name_the_hosts_on_which_a_cell_ended_so_and_what_was_for_good(
     found = {(item.outcome, item.kind): item for item in store.troubles(campaign)}
     boots = found[Outcome.LAB_ERROR, "boot-timeout"]
     assert (boots.cell, boots.hosts, boots.attempts, boots.recorded) == (VIRTIO.id, {"a", "b"}, 2, 1)
-    assert found[Outcome.FAILED, "connection-lost"].recorded == 1
+    lost = found[Outcome.FAILED, "connection-lost"]
+    assert lost.recorded == 1
+    assert store.detail(lost.latest).kind == "connection-lost"
 
 
 def test_what_was_before_runs_went_back_is_forgiven(store: Store, campaign: int) -> None:
