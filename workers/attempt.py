@@ -20,7 +20,8 @@ from workers.guard import Guard
 from workers.hypervisors.base import MigrationOutcome
 from workers.journal import Journal
 from workers.machines import Machines
-from workers.placing import Endpoint, Placed, place, release, together
+from workers.placing import Endpoint, Placed, place, release
+from workers.together import together
 from workers.transferring import roles, transfer
 from workers.verification import Asked, differences, prepare, read_machine, verify_vm
 
@@ -44,12 +45,13 @@ class Attempt:
 
     def carry_out(self) -> AttemptResult:
         """Do all of it. Never raises: whatever happened is in the result, and nothing of the attempt is left behind."""
-        detail = self._outcome()
-        try:
-            with self._journal.phase("release"):
-                self._release(park=self._order.reuse and detail.outcome is Outcome.OK)
-        finally:
-            self._machines.close()
+        with clock.working(f"attempt {self._claimed.id}"):
+            detail = self._outcome()
+            try:
+                with self._journal.phase("release"):
+                    self._release(park=self._order.reuse and detail.outcome is Outcome.OK)
+            finally:
+                self._machines.close()
         return self._journal.result(detail)
 
     def _outcome(self) -> OutcomeDetail:

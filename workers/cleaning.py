@@ -25,11 +25,12 @@ def clean_campaign(store: Store, campaign_id: int) -> None:
     """
     lab = store.head(campaign_id).lab
     machines = Machines(lab, store=store.identity, guard=Guard())
-    try:
-        for record in store.idle_vms(campaign_id):
-            _destroy(record, machines, store)
-    finally:
-        machines.close()
+    with clock.working(f"cleaning {campaign_id}"):
+        try:
+            for record in store.idle_vms(campaign_id):
+                _destroy(record, machines, store)
+        finally:
+            machines.close()
     for attempt_id in store.lost_attempts(lab=lab.name):
         if not store.vms_of_attempt(attempt_id) and not _may_still_load_hosts(store, attempt_id):
             judgement.cleaned(store, attempt_id)

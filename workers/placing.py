@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface
-from typing import TypeVar
 
 from labctl.errors import LabError
 from labctl.model.lab import Image, Lab, Network
@@ -20,9 +17,7 @@ from workers.channels.base import Channel
 from workers.guard import Guard
 from workers.hypervisors.base import NAME_PREFIX, OwnershipMark, Vm, VmRequest
 from workers.machines import Machines
-
-S = TypeVar("S")
-T = TypeVar("T")
+from workers.together import together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +64,6 @@ def place(claimed: ClaimedAttempt, machines: Machines, store: Store, guard: Guar
 
     sender, receiver = together([order.placement.sender, order.placement.receiver], one)
     return Placed(sender=sender, receiver=receiver)
-
-
-def together(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
-    """Do the work for all at once; when some fail, the first error is raised after all have ended."""
-    with ThreadPoolExecutor(max_workers=len(items)) as pool:
-        futures = [pool.submit(work, item) for item in items]
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    if errors:
-        raise errors[0]
-    return [future.result() for future in futures]
 
 
 def _machine_endpoint(endpoint: EndpointOrder, machines: Machines, order: RunOrder) -> Endpoint:
@@ -259,8 +244,4 @@ def release(claimed: ClaimedAttempt, machines: Machines, store: Store, *, park: 
             return f"VM {vm.name} could not be released: {error.what}"
         return ""
 
-    records = store.vms_of_attempt(claimed.id)
-    if not records:
-        return ()
-    with ThreadPoolExecutor(max_workers=len(records)) as pool:
-        return tuple(said for said in pool.map(one, records) if said)
+    return tuple(said for said in together(store.vms_of_attempt(claimed.id), one) if said)

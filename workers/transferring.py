@@ -7,9 +7,10 @@ flows is then a matter of the tool's reverse mode.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from labctl import clock
 from labctl.errors import LabctlError, LabError, SystemUnderTestError
@@ -21,7 +22,10 @@ from workers.channels.base import ChannelError, CommandResult, Process
 from workers.guard import Guard
 from workers.journal import Journal
 from workers.placing import Endpoint, Placed
+from workers.together import together
 from workers.transfers.registry import tool as find_tool
+
+T = TypeVar("T")
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -165,21 +169,33 @@ def _both_sides(
     try:
         started, began = clock.now(), clock.monotonic()
         client = who.client.channel.start(client_command, lifetime=lifetime)
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            # The client's end is awaited beside the event: a migration may outlast the transfer.
-            waiting = pool.submit(_wait, client, client_command, began, asked.seconds, grace, guard)
-            try:
-                if event is not None:
-                    event(began)
-                ended, hung, elapsed = waiting.result()
-            except BaseException:
-                _end(client)
-                raise
+        try:
+            wait = partial(_wait, client, client_command, began, asked.seconds, grace, guard)
+            ended, hung, elapsed = wait() if event is None else _beside(partial(event, began), client, wait)
+        except BaseException:
+            _end(client)
+            raise
         survived, output = _server_end(server, forced=hung or not ended.stdout, patience=patience)
         return Ended(client=ended, server=output, started=started, elapsed=elapsed, hung=hung, server_survived=survived)
     except BaseException:
         _end(server)
         raise
+
+
+def _beside(event: Callable[[], None], client: Process, wait: Callable[[], T]) -> T:
+    """What `wait` says of the client's end, awaited beside the event: a migration may outlast the transfer."""
+
+    def happen() -> None:
+        try:
+            event()
+        except BaseException:
+            _end(client)
+            raise
+
+    found: list[T] = []
+    both: list[Callable[[], None]] = [happen, lambda: found.append(wait())]
+    together(both, lambda one: one())
+    return found[0]
 
 
 def _wait(

@@ -14,6 +14,7 @@ on a real lab:
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -56,6 +57,7 @@ class World:
         self.figures: Figures = read_figures(self.directory)
         self.faults = Faults.read(self.directory)
         self.lines = Lines()
+        self._hosts = f"{self.directory}/hosts"
 
     def host(self, name: str) -> Host:
         """The host of this name. `LabError` (`host-unreachable`) when the lab has none."""
@@ -82,7 +84,8 @@ class World:
                 clock.sleep(seconds)
             raise NoAnswerError(f"Host {host} did not answer within {seconds:.0f} s.", host=host, late=True)
         if fault is FaultKind.VANISH and vm:
-            (self.vms(host) / vm).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                Path(self.path(host, vm)).unlink()
         return fault is FaultKind.FAIL
 
     def spend(self, seconds: float, host: str) -> None:
@@ -98,9 +101,9 @@ class World:
         """How many times longer than usual everything takes on a host now."""
         return self.faults.factor(FaultKind.SLOW, host, otherwise=1.0)
 
-    def vms(self, host: str) -> Path:
-        """The folder of a host's VMs."""
-        return self.directory / "hosts" / host
+    def path(self, host: str, vm: str = "") -> str:
+        """The file of a VM on a host, or the folder of the host's VMs. Text, because it is asked for all the time."""
+        return f"{self._hosts}/{host}/{vm}"
 
     def like(self, spread: float, *what: object) -> float:
         """A factor around 1 that belongs to these words for ever: equal in every process and every rehearsal."""
