@@ -76,9 +76,10 @@ class Campaigns(Room):
         with reading(self._engine) as db:
             return tuple(row.id for row in _same_content(db, digest))
 
-    def newest_of_content(self, digest: str) -> int | None:
-        """The id of the campaign with this content that was submitted last, whatever became of it."""
-        query = select(func.max(campaigns.c.id)).where(campaigns.c.digest == digest)
+    def newest_of_name(self, lab: str, name: str, purpose: Purpose) -> int | None:
+        """The id of the campaign of a lab with this name and purpose that was submitted last, whatever became of it."""
+        wanted = campaigns.c.lab == lab, campaigns.c.name == name, campaigns.c.purpose == purpose
+        query = select(func.max(campaigns.c.id)).where(*wanted)
         with reading(self._engine) as db:
             return db.execute(query).scalar()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, insert, select, update
@@ -27,15 +28,25 @@ class Hosts(Room):
             rows = db.execute(query).all()
         return tuple(_host(row) for row in rows)
 
-    def set_host(self, lab: str, host: str, state: HostState, *, why: str = "", next_check: float = 0.0) -> None:
-        """Change a host's state, by a person or after a health check. A good host begins with no strikes and no failed
-        checks."""
+    def set_host(
+        self,
+        lab: str,
+        host: str,
+        state: HostState,
+        *,
+        why: str = "",
+        next_check: float = 0.0,
+        only_from: Collection[HostState] = tuple(HostState),
+    ) -> bool:
+        """Change a host's state, by a person or after a health check; not when it stands in none of `only_from`. Says
+        whether it did. A good host begins with no strikes and no failed checks."""
         values: dict[str, Any] = {"state": state, "why": why, "since": clock.now(), "next_check": next_check}
         if state is HostState.GOOD:
             values |= {"strikes": 0, "checks": 0}
         with writing(self._engine) as db:
             _require_host(db, lab, host)
-            db.execute(update(hosts).where(_is(lab, host)).values(**values))
+            meant = and_(_is(lab, host), hosts.c.state.in_(only_from))
+            return db.execute(update(hosts).where(meant).values(**values)).rowcount == 1
 
     def check_failed(self, lab: str, host: str, *, next_check: float, out_after: int, why: str) -> HostState:
         """A health check of a quarantined host failed: the next one is due at `next_check` (epoch seconds), or with
@@ -105,6 +116,12 @@ class Events(Room):
         except IntegrityError:
             return False
         return True
+
+    def has_event(self, scope: str, key: str) -> bool:
+        """Whether there is an event of this scope and key."""
+        known = select(events.c.id).where(events.c.scope == scope, events.c.key == key)
+        with reading(self._engine) as db:
+            return db.execute(known).first() is not None
 
     def untold(self, *, limit: int = 100) -> tuple[Event, ...]:
         """Events that nobody has been told of, oldest first."""

@@ -10,7 +10,7 @@ import pytest
 
 from labctl.model.campaign import PlannedCell
 from labctl.model.outcome import AttemptState, CampaignState, HostState, Outcome, OutcomeDetail, Purpose
-from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Store, VmRecord, open_store
+from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Event, Store, VmRecord, open_store
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
 
 VIRTIO = a_cell(nic_model="virtio")
@@ -34,7 +34,6 @@ def campaign(store: Store) -> int:
         versions={},
         cells=[PlannedCell(cell=VIRTIO)],
         order=[(0, replicate, Purpose.MEASURE) for replicate in range(1, 5)],
-        digest="content",
     )
 
 
@@ -136,7 +135,20 @@ def test_a_given_up_attempt_parks_no_vm(store: Store, campaign: int) -> None:
     assert {record.uuid: record.state for record in store.live_vms("lab")} == {"u1": "parked", "u2": "live"}
 
 
-def test_the_newest_campaign_of_a_content_is_found_whatever_became_of_it(store: Store, campaign: int) -> None:
-    assert store.newest_of_content("other") is None
+def test_the_newest_campaign_of_a_name_is_found_whatever_became_of_it(store: Store, campaign: int) -> None:
+    assert store.newest_of_name("lab", "small", Purpose.HEALTH) is None
     store.set_state(campaign, CampaignState.DONE)
-    assert store.newest_of_content("content") == campaign
+    assert store.newest_of_name("lab", "small", Purpose.MEASURE) == campaign
+
+
+def test_a_health_check_lets_no_host_in_that_a_person_has_taken_out(store: Store) -> None:
+    store.set_host("lab", "a", HostState.OUT, why="its fan is broken")
+    assert not store.set_host("lab", "a", HostState.GOOD, only_from=(HostState.QUARANTINED,))
+    assert [(host.state, host.why) for host in store.hosts("lab")] == [(HostState.OUT, "its fan is broken")]
+    assert store.set_host("lab", "a", HostState.GOOD)
+
+
+def test_an_event_is_known_by_its_scope_and_key(store: Store) -> None:
+    store.tell(Event(scope="lab-x", key="k", kind="host-back", what="w", at=1.0))
+    assert store.has_event("lab-x", "k")
+    assert not store.has_event("lab-y", "k")
