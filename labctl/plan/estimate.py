@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import ceil
 
 from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Lab
-from labctl.model.scenario import Scenario
+from labctl.model.scenario import OTHER_HOST, OWN_HOST, Scenario
+from labctl.plan.applicability import HOSTS
 from labctl.plan.matrix import Matrix
+from labctl.plan.placement import hosts_with_facts
 from labctl.plan.settings import settings_of
 
 
@@ -36,18 +38,37 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What the runs of one scenario take."""
+    """What the runs of one scenario, or of the anchor, take: seconds of all of them, one after the other."""
 
-    runs: int
+    runs: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Needs:
+    """What a run needs: `seconds`, and physical machines with hosts. `at_once`: so many like it the lab can do at once."""
+
     seconds: float
+    machines: int = 1
+    at_once: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Seconds of work, one run after the other, in all and by scenario."""
+    """What the campaign takes in all. `seconds` is its work, one run after the other."""
 
     seconds: float
     by_scenario: Mapping[Scenario, Share]
+    """The runs that measure."""
+    anchors: Share
+    """The further runs of the anchor cell."""
+    needs: Mapping[Needs, int]
+    """All runs, anchors among them, by what they need."""
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are in all."""
+        return sum(self.needs.values())
 
 
 def run_seconds(campaign: Campaign, cell: Cell, *, costs: Costs | None = None) -> float:
@@ -57,30 +78,90 @@ def run_seconds(campaign: Campaign, cell: Cell, *, costs: Costs | None = None) -
     return _run_seconds(campaign, cell.scenario, seconds, warmup, costs or Costs())
 
 
-def estimate(campaign: Campaign, lab: Lab, *, costs: Costs | None = None, matrix: Matrix | None = None) -> Estimate:
-    """How long all runs of the campaign take in the lab, one after the other. With its `matrix` it is judged once."""
-    tally = (matrix or Matrix(campaign, lab)).tally("seconds", "warmup_seconds")
-    runs: dict[Scenario, int] = {}
-    total: dict[Scenario, float] = {}
-    for (scenario, (seconds, warmup)), cells in tally.items():
-        assert isinstance(seconds, float)
-        assert isinstance(warmup, float)
-        here = cells * campaign.repeats
-        each = _run_seconds(campaign, scenario, seconds, warmup, costs or Costs())
-        runs[scenario] = runs.get(scenario, 0) + here
-        total[scenario] = total.get(scenario, 0.0) + here * each
-    ordered = [scenario for scenario in Scenario if scenario in runs]
+def estimate(
+    campaign: Campaign, lab: Lab, *, costs: Costs | None = None, matrix: Matrix | None = None, most: bool = False
+) -> Estimate:
+    """How long all runs of the campaign take in the lab: the least, or with adaptive repeats the `most` that they can.
+
+    With its `matrix` the campaign is judged once.
+    """
+    cells = _tally(campaign, lab, matrix or Matrix(campaign, lab), costs or Costs())
+    measured = _repeated(campaign, cells, most=most)
+    anchors = _anchors(campaign, lab, sum(measured.values()), costs or Costs())
+    needs: Counter[Needs] = Counter(anchors)
+    for (_, each), runs in measured.items():
+        needs[each] += runs
     return Estimate(
-        seconds=sum(total[scenario] for scenario in ordered),
-        by_scenario={scenario: Share(runs=runs[scenario], seconds=total[scenario]) for scenario in ordered},
+        seconds=_share(needs).seconds,
+        by_scenario=_by_scenario(measured),
+        anchors=_share(anchors),
+        needs={each: needs[each] for each in sorted(needs) if needs[each]},
     )
 
 
-def nights(seconds: float, window_seconds: float) -> int:
-    """How many windows of this length the work takes; 0 when there is none."""
-    if window_seconds <= 0:
-        raise ValueError("a window has a length above 0")
-    return ceil(seconds / window_seconds)
+def longest_run(campaign: Campaign, lab: Lab, *, costs: Costs | None = None, matrix: Matrix | None = None) -> float:
+    """Seconds of the longest of the campaign's runs; 0 when it has none."""
+    cells = _tally(campaign, lab, matrix or Matrix(campaign, lab), costs or Costs())
+    return max((needs.seconds for _, needs in cells), default=0.0)
+
+
+Tally = Mapping[tuple[Scenario, Needs], int]
+
+
+def _tally(campaign: Campaign, lab: Lab, matrix: Matrix, costs: Costs) -> Tally:
+    """Applicable cells by scenario and by what their runs need."""
+    found: Counter[tuple[Scenario, Needs]] = Counter()
+    for (scenario, levels), cells in matrix.tally("seconds", "warmup_seconds", "peer", HOSTS).items():
+        seconds, warmup, peer, hosts = levels
+        assert isinstance(seconds, float)
+        assert isinstance(warmup, float)
+        assert isinstance(hosts, frozenset)
+        each = _run_seconds(campaign, scenario, seconds, warmup, costs)
+        found[scenario, _needs(lab, scenario, each, str(peer), hosts)] += cells
+    return found
+
+
+def _needs(lab: Lab, scenario: Scenario, seconds: float, peer: str, hosts: Iterable[str]) -> Needs:
+    there = len({lab.hosts[name].machine for name in hosts})
+    two = scenario in (Scenario.CROSS_HOST, Scenario.DURING_MIGRATION) or (scenario.has_peer and peer == OTHER_HOST)
+    machines = max(1, min(2 if two else 1, there))
+    alone = scenario.has_peer and peer not in (OWN_HOST, OTHER_HOST)  # a plain machine takes part in one run at a time
+    return Needs(seconds=seconds, machines=machines, at_once=1 if alone else max(1, there // machines))
+
+
+def _repeated(campaign: Campaign, cells: Tally, *, most: bool) -> Tally:
+    """Runs that measure, by scenario and need. Those beyond the least number take no more work than the budget."""
+    runs = {key: number * campaign.repeats for key, number in cells.items()}
+    if not most or campaign.adaptive is None:
+        return runs
+    further = {key: number * (campaign.adaptive.maximum - campaign.repeats) for key, number in cells.items()}
+    work, budget = sum(needs.seconds * number for (_, needs), number in further.items()), campaign.adaptive.budget
+    share = 1.0 if budget is None or work <= budget else budget / work
+    return {key: number + int(further[key] * share) for key, number in runs.items()}
+
+
+def _anchors(campaign: Campaign, lab: Lab, measured: int, costs: Costs) -> dict[Needs, int]:
+    """The anchor's further runs beside so many that measure."""
+    if campaign.anchor is None:
+        return {}
+    cell = Cell(levels=campaign.anchor.levels)
+    settings = settings_of(campaign, cell)
+    seconds = run_seconds(campaign, cell, costs=costs)
+    needs = _needs(lab, cell.scenario, seconds, str(settings.get("peer", OWN_HOST)), hosts_with_facts(settings, lab))
+    return {needs: measured // campaign.anchor.every}
+
+
+def _by_scenario(measured: Tally) -> dict[Scenario, Share]:
+    found: dict[Scenario, Share] = {}
+    for scenario in Scenario:
+        here = {needs: runs for (each, needs), runs in measured.items() if each is scenario}
+        if here:
+            found[scenario] = _share(here)
+    return found
+
+
+def _share(needs: Mapping[Needs, int]) -> Share:
+    return Share(runs=sum(needs.values()), seconds=sum(each.seconds * runs for each, runs in needs.items()))
 
 
 def _run_seconds(campaign: Campaign, scenario: Scenario, seconds: float, warmup_seconds: float, costs: Costs) -> float:

@@ -18,7 +18,13 @@ from functools import lru_cache
 from math import inf
 from zoneinfo import ZoneInfo
 
+from labctl import clock
+from labctl.errors import SpecError
+from labctl.model.campaign import Campaign
+from labctl.model.lab import Lab
 from labctl.model.window import DAY, Day, Windows, WindowTime
+from labctl.plan.estimate import longest_run
+from labctl.plan.matrix import Matrix
 
 YEAR = 366 * 86_400.0
 """Seconds that are looked ahead for an opening. An opening that lasts longer is cut there."""
@@ -100,6 +106,43 @@ def open_seconds(windows: Windows | None, start: float, end: float) -> float:
 def longest_opening(windows: Windows | None, instant: float) -> Opening | None:
     """The longest opening of the year from an instant on; None when there is none."""
     return max(openings(windows, instant, instant + YEAR), key=lambda opening: opening.seconds, default=None)
+
+
+def refuse_ended_windows(campaign: Campaign, now: float) -> None:
+    """Raise `SpecError` when nothing of the campaign could ever run: its `until` has passed, or all that is left of its
+    windows is blacked out."""
+    windows = campaign.windows
+    if windows is None or next(openings(windows, now, now + YEAR), None) is not None:
+        return
+    if windows.until is not None and first_instant(windows.until, DAY, ZoneInfo(windows.zone)) <= now:
+        raise SpecError(
+            f"The windows of the campaign {campaign.name} have ended: `until` is {windows.until}. Nothing was started",
+            why=f"in {windows.zone} it is {_local(now, ZoneInfo(windows.zone)):%Y-%m-%d %H:%M} now",
+            todo="name a later date under `until`, or leave it out",
+        )
+    dates = ", ".join(str(day) for day in sorted(windows.blackout)[:10])
+    raise SpecError(
+        f"The windows of the campaign {campaign.name} never open. Nothing was started",
+        why=f"every date on which they would is under `blackout` ({dates})"
+        + (f" or after `until` ({windows.until})" if windows.until is not None else ""),
+        todo="name fewer dates under `blackout`, or more days or a later `until` for the windows",
+    )
+
+
+def refuse_too_short(campaign: Campaign, lab: Lab, *, now: float | None = None, matrix: Matrix | None = None) -> None:
+    """Raise `SpecError` when a run of the campaign is longer than every opening of the year from `now` on (by the clock,
+    unless it is given): such a run would never start."""
+    opening = longest_opening(campaign.windows, clock.now() if now is None else now)
+    needed = longest_run(campaign, lab, matrix=matrix)
+    if opening is None or needed <= opening.seconds:
+        return
+    zone = ZoneInfo(campaign.windows.zone) if campaign.windows is not None else None
+    raise SpecError(
+        f"The windows of the campaign {campaign.name} are shorter than one of its runs. Nothing was started",
+        why=f"a run takes about {needed / 60:,.1f} min, and the longest opening of the coming year lasts "
+        f"{opening.seconds / 60:,.1f} min (from {datetime.fromtimestamp(opening.start, zone):%a %Y-%m-%d %H:%M})",
+        todo="ask for shorter or fewer transfers in a run, or for longer windows; windows that touch count as one",
+    )
 
 
 def first_instant(day: date, minute: int, zone: ZoneInfo) -> float:

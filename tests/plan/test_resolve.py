@@ -9,8 +9,7 @@ from labctl.model.campaign import Cell
 from labctl.model.order import RunOrder
 from labctl.model.scenario import Scenario, Side
 from labctl.plan.applicability import reason
-from labctl.plan.estimate import Costs, estimate, nights, run_seconds
-from labctl.plan.matrix import cells, count, planned_cells
+from labctl.plan.matrix import cells, count
 from labctl.plan.resolve import resolve
 from labctl.plan.settings import settings_of
 from labctl.spec.campaign import load_campaign, parse_campaign
@@ -118,40 +117,6 @@ def test_every_cell_of_the_campaigns_that_come_along_becomes_an_order_that_trave
             assert from_json(RunOrder, to_json(order)) == order
             made += 1
         assert made == count(campaign, lab).applicable
-
-
-def test_the_seconds_of_a_run_are_its_transfers_and_what_goes_around_them() -> None:
-    costs = Costs(boot=10, verify=1, transfer=0.5, migration=2, teardown=3)
-    each = {
-        "same-host": 2 * 2 + 3 * 20 + 1 + 5 * 0.5 + 13,
-        "during-migration": 2 * 2 + 3 * 20 + 1 + 5 * 0.5 + 13 + 3 * 2,
-        "host-to-host": 2 * 2 + 3 * 5 + 1 + 5 * 0.5,
-    }
-    for scenario, seconds in each.items():
-        assert run_seconds(CAMPAIGN, cell(scenario), costs=costs) == pytest.approx(seconds)
-    measured = Costs(measured={Scenario.SAME_HOST: 100.0})
-    assert run_seconds(CAMPAIGN, cell("same-host"), costs=measured) == pytest.approx(2 * 2 + 3 * 20 + 100)
-
-
-def test_the_estimate_is_the_sum_over_all_runs() -> None:
-    found = estimate(CAMPAIGN, LAB)
-    by_hand = CAMPAIGN.repeats * sum(
-        run_seconds(CAMPAIGN, planned.cell) for planned in planned_cells(CAMPAIGN, LAB) if not planned.reason
-    )
-    assert found.seconds == pytest.approx(by_hand)
-    assert sum(share.runs for share in found.by_scenario.values()) == count(CAMPAIGN, LAB).runs
-
-
-def test_nights() -> None:
-    assert [nights(seconds, 100.0) for seconds in (0.0, 1.0, 100.0, 101.0)] == [0, 1, 1, 2]
-    with pytest.raises(ValueError, match="above 0"):
-        nights(1.0, 0.0)
-
-
-def test_the_demo_fits_into_a_quarter_of_an_hour() -> None:
-    campaign = load_campaign(CONFIGS / "campaigns" / "kvm-nic-models.yaml")
-    found = estimate(campaign, load_lab(CONFIGS / "labs" / "local.yaml"))
-    assert found.seconds < 15 * 60
 
 
 def test_several_transfers_of_a_run_with_a_migration_must_each_start_at_home() -> None:
