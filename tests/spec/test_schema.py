@@ -55,12 +55,47 @@ def test_the_files_that_come_along_fit_their_schema(kind: str) -> None:
         "campaign: x\nrepeats: many\n",
         "scenarios: [same-host]\n",
         "campaign: x\noverrides: [{when: {scenario: same-host}, sett: {}}]\n",
+        "campaign: x\nrepeats: {min: 3, max: 10}\n",
+        "campaign: x\nrepeats: 0.5\n",
+        "campaign: x\nwindows: [{day: mon, time: 22:00-06:00}]\n",
+        "campaign: x\nwindows: [{days: [monday], time: 22:00-06:00}]\n",
+        "campaign: x\nanchor: {cell: {scenario: same-hots}, every: 2}\n",
+        "campaign: x\nquiet: {then: stop}\n",
+        "campaign: x\npriority: high\n",
     ],
 )
 def test_mistakes_do_not_fit_the_schema(text: str) -> None:
     rules = schema("campaign")
     document = parse_document(text, file="c.yaml", what="campaign", base=Path())
     assert list(violations(document.plain(), rules, rules, "c.yaml")) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lab: x\nsimulated: {hosts: many}\n",
+        "lab: x\nsimulated: {hosts: 8, sede: 1}\n",
+        "lab: x\nquiet: {cup: 20%}\n",
+        "lab: x\nquiet: {other_vms: none}\n",
+    ],
+)
+def test_mistakes_in_labs_do_not_fit_the_schema(text: str) -> None:
+    rules = schema("lab")
+    document = parse_document(text, file="l.yaml", what="lab", base=Path())
+    assert list(violations(document.plain(), rules, rules, "l.yaml")) != []
+
+
+def test_campaigns_and_labs_of_nights_fit_the_schema() -> None:
+    campaign, lab = schema("campaign"), schema("lab")
+    texts = {
+        "campaign": "campaign: x\nrepeats: {min: 3, max: 10, within: 5%, budget: 4h}\nwindow: 22:00-06:00\nzone: UTC\n"
+        "blackout: [2026-12-24]\nquiet: {wait: 0, then: skip}\nback_off: 10s\nnotify: ['env:X']\npriority: -5\n"
+        "anchor: {cell: {scenario: same-host, streams: 1}, every: 20}\nwindows: [{days: [mon], time: 22:00-06:00}]\n",
+        "lab": "lab: x\nsimulated: {hosts: 8, machines: [box]}\nquiet: {cpu: 20%, load: 0.5, network: 50M, other_vms: 0}\n",
+    }
+    for kind, rules in (("campaign", campaign), ("lab", lab)):
+        document = parse_document(texts[kind], file=kind, what=kind, base=Path())
+        assert list(violations(document.plain(), rules, rules, kind)) == []
 
 
 TYPES = {
