@@ -1,4 +1,4 @@
-"""How patient the engine is: how often workers give a sign of life, and how long one may be missing."""
+"""How patient the engine is: how long a sign of life may be missing, how often a host is checked before it is given up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ VARIABLE = "LABCTL_PATIENCE"
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Real seconds, of processes and not of campaigns. Engines and workers of one store must agree on them.
+    """Engines and workers of one store must agree on it. Seconds are real ones, but for those of health checks, which go
+    by the clock of campaigns.
 
     Raises `SpecError` when a figure is not above 0, or when workers could seem dead between two heartbeats.
     """
@@ -30,12 +31,21 @@ class Patience:
     """A worker whose last heartbeat got through longer ago than this asks the store before it touches the lab."""
     clean_again: float = 15.0
     """The cleaning of a lost attempt that still holds hosts is asked for again after so long."""
+    check_first: float = 60.0
+    """A host that was quarantined is due for its first health check after so long; twice as long after each that fails, ..."""
+    check_longest: float = 3600.0
+    """... but never longer than this."""
+    checks: int = 6
+    """So many failed health checks in a row put a host out, until a person lets it in: an hour and more with the usual
+    times, so that a reboot of a switch doesn't cost the night."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise SpecError(f"{VARIABLE}: `{field.name}` is {value!r}, which is no number of seconds above 0.")
+        if not isinstance(self.checks, int):
+            raise SpecError(f"{VARIABLE}: `checks` is {self.checks!r}, which is no whole number.")
         if self.silent < 3 * self.beat:
             raise SpecError(
                 f"{VARIABLE}: `silent` is {self.silent:g} s, less than three heartbeats of {self.beat:g} s.",

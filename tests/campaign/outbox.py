@@ -26,7 +26,9 @@ class Outbox:
 
 
 def submitted(store: Store, lab: Lab | None = None, **changes: object) -> CampaignHead:
-    campaign_id = commands.submit(store, a_campaign(**changes), lab or a_lab(), campaign_text="c", lab_text="l")
+    campaign_id = commands.submit(
+        store, a_campaign(**{"back_off": 0.0} | changes), lab or a_lab(), campaign_text="c", lab_text="l"
+    )
     return store.head(campaign_id)
 
 

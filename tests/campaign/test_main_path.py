@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from labctl.campaign import commands, judgement, liveness, scheduler
-from labctl.campaign.policy import POLICY, goes_back
 from labctl.campaign.progress import progress
 from labctl.errors import SpecError
 from labctl.model.outcome import CampaignState, Outcome
@@ -248,12 +247,6 @@ def test_progress_counts_and_its_time_left_shrinks(store: Store) -> None:
     after = progress(store, head)
     assert (after.done, after.measured) == (5, 5)
     assert after.seconds_left[1] < before.seconds_left[1]
-
-
-@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.NOT_APPLICABLE])
-def test_the_policy_knows_every_outcome_that_an_attempt_can_have(outcome: Outcome) -> None:
-    assert outcome in POLICY
-    assert goes_back(outcome, tries=1, retries=0) is (outcome is Outcome.CANCELLED)
 
 
 def test_a_two_host_run_leases_both_hosts(store: Store) -> None:
