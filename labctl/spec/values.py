@@ -138,11 +138,16 @@ _TIME_UNITS = {"": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 1000), "min"
 
 
 def _size(setting: Setting, value: object) -> Level:
-    number, unit = _quantity(value, describe(setting))
+    return _whole(setting, parse_bytes(value, allowed=describe(setting)), "bytes")
+
+
+def parse_bytes(value: object, *, allowed: str) -> Fraction:
+    """The bytes of a written size such as `4096`, `512 MiB` or `2 GB`. Raises `BadValue`."""
+    number, unit = _quantity(value, allowed)
     if unit not in _SIZE_UNITS:
         why = "that is bits; write bytes with a capital B" if unit.endswith("b") else f"has an unknown unit {unit}"
-        raise BadValue(why, allowed=describe(setting))
-    return _whole(setting, number * _SIZE_UNITS[unit], "bytes")
+        raise BadValue(why, allowed=allowed)
+    return number * _SIZE_UNITS[unit]
 
 
 def _rate(setting: Setting, value: object) -> Level:
