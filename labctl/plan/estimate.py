@@ -78,6 +78,13 @@ def run_seconds(campaign: Campaign, cell: Cell, *, costs: Costs | None = None) -
     return _run_seconds(campaign, cell.scenario, seconds, warmup, costs or Costs())
 
 
+def needs_of(campaign: Campaign, cell: Cell, lab: Lab, *, costs: Costs | None = None) -> Needs:
+    """What one run of the cell needs."""
+    settings = settings_of(campaign, cell)
+    seconds = run_seconds(campaign, cell, costs=costs)
+    return _needs(lab, cell.scenario, seconds, str(settings.get("peer", OWN_HOST)), hosts_with_facts(settings, lab))
+
+
 def estimate(
     campaign: Campaign, lab: Lab, *, costs: Costs | None = None, matrix: Matrix | None = None, most: bool = False
 ) -> Estimate:
@@ -125,8 +132,12 @@ def _needs(lab: Lab, scenario: Scenario, seconds: float, peer: str, hosts: Itera
     there = len({lab.hosts[name].machine for name in hosts})
     two = scenario in (Scenario.CROSS_HOST, Scenario.DURING_MIGRATION) or (scenario.has_peer and peer == OTHER_HOST)
     machines = max(1, min(2 if two else 1, there))
-    alone = scenario.has_peer and peer not in (OWN_HOST, OTHER_HOST)  # a plain machine takes part in one run at a time
-    return Needs(seconds=seconds, machines=machines, at_once=1 if alone else max(1, there // machines))
+    at_once = max(1, there // machines)
+    if scenario.migrates:
+        at_once = min(at_once, lab.limits.migrations_at_once)
+    if scenario.has_peer and peer not in (OWN_HOST, OTHER_HOST):
+        at_once = 1  # a plain machine takes part in one run at a time
+    return Needs(seconds=seconds, machines=machines, at_once=at_once)
 
 
 def _repeated(campaign: Campaign, cells: Tally, *, most: bool) -> Tally:
@@ -144,10 +155,7 @@ def _anchors(campaign: Campaign, lab: Lab, measured: int, costs: Costs) -> dict[
     """The anchor's further runs beside so many that measure."""
     if campaign.anchor is None:
         return {}
-    cell = Cell(levels=campaign.anchor.levels)
-    settings = settings_of(campaign, cell)
-    seconds = run_seconds(campaign, cell, costs=costs)
-    needs = _needs(lab, cell.scenario, seconds, str(settings.get("peer", OWN_HOST)), hosts_with_facts(settings, lab))
+    needs = needs_of(campaign, Cell(levels=campaign.anchor.levels), lab, costs=costs)
     return {needs: measured // campaign.anchor.every}
 
 

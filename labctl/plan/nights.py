@@ -19,7 +19,8 @@ class Nights:
     """When the runs of a campaign would run. An opening counts as a night when at least one run of it fits."""
 
     openings: tuple[Opening, ...]
-    """Those in which something would run, in order. The first starts when the campaign does, if it is open then."""
+    """Those in which something would run, in order. The first starts when the campaign does, if it is open then. Without
+    windows there is one, from start to end."""
     end: float | None
     """When the last run would end (an instant); None when runs are left."""
     left: int
@@ -41,6 +42,9 @@ def nights(needs: Mapping[Needs, int], windows: Windows | None, start: float, *,
     used: list[Opening] = []
     if not left:
         return Nights(openings=(), end=start, left=0)
+    if windows is None:
+        end = start + _span(left, machines)
+        return Nights(openings=(Opening(start=start, end=end),), end=end, left=0)
     for opening in openings(windows, start, start + HORIZON):
         before = dict(left)
         _fill(left, opening.seconds, machines)

@@ -17,7 +17,8 @@ from labctl.spec.lab import load_lab, parse_lab
 CONFIGS = Path(__file__).parents[2] / "configs"
 LAB = parse_lab("lab: two\nembedded: {hosts: [a, b], machines: [box]}\n")
 RACK = parse_lab(
-    "lab: rack\nsimulated: {hosts: 9, machines: [box], host_facts: {host-1: {rack: left}, host-2: {rack: left}}}\n"
+    "lab: rack\nsimulated: {hosts: 9, machines: [box], host_facts: {host-1: {rack: left}, host-2: {rack: left}},"
+    " limits: {migrations_at_once: 3}}\n"
 )
 CAMPAIGN = parse_campaign(
     """
@@ -104,7 +105,7 @@ def test_the_most_is_all_further_repeats_as_far_as_the_budget_goes(
     [
         ("scenarios: same-host", 1, 9),
         ("scenarios: cross-host", 2, 4),
-        ("scenarios: during-migration\nsettings: {seconds: 30}", 2, 4),
+        ("scenarios: during-migration\nsettings: {seconds: 30}", 2, 3),
         ("scenarios: vm-to-host", 1, 9),
         ("scenarios: host-to-host\nsettings: {peer: other-host}", 2, 4),
         ("scenarios: vm-to-host\nsettings: {peer: box}", 1, 1),

@@ -71,8 +71,10 @@ def test_a_campaign_starts_at_once_when_it_is_open() -> None:
 
 
 def test_without_windows_it_goes_on_without_a_pause() -> None:
-    found = nights(runs(5, 10), None, at("2026-06-01 23:00"), machines=2)
+    found = nights(runs(5, 10), None, at("2026-06-01 23:00"), machines=1)
     assert (found.count, found.end) == (1, at("2026-06-01 23:00") + 50 * HOUR)
+    for_centuries = nights(runs(10, 1_000_000), None, at("2026-06-01 23:00"), machines=1)
+    assert (for_centuries.count, for_centuries.left) == (1, 0)
 
 
 def test_openings_that_are_too_short_for_anything_are_no_nights() -> None:
