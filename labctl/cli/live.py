@@ -6,21 +6,28 @@ import time
 from contextlib import suppress
 from types import TracebackType
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from labctl.campaign.progress import Progress
-from labctl.campaign.work import View
+from labctl.campaign.view import View
+from labctl.cli.standing import activity, bad_host, beside, rate, times_left
+from labctl.cli.words import counts, span
+from labctl.model.outcome import CampaignState
 from labctl.store import CampaignHead, LeaseLine
 
 _PLAIN_SECONDS = 15.0
+_OTHER_LINES = 10
+"""Lines of the picture beside those of what is in progress, at the most."""
+_NAMED = 3
+"""Attempts in progress that a plain line names."""
 
 
 class LiveView(View):
-    """Shows counts, what each host does, and the time left as a range."""
+    """Shows counts, rate, what the hosts do, what keeps the campaign from going on, and when it will be done."""
 
     def __init__(self, console: Console, head: CampaignHead) -> None:
         self._console = console
@@ -28,7 +35,7 @@ class LiveView(View):
         self._began = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._said = 0.0
-        self._line_of = (-1, "")
+        self._line_of: tuple[object, ...] = ()
 
     def __enter__(self) -> LiveView:
         if self._live:
@@ -39,79 +46,78 @@ class LiveView(View):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
-    def show(self, now: Progress, waiting: tuple[LeaseLine, ...]) -> None:
-        """Redraw, or print a line when something has changed or some time has passed."""
+    def show(self, now: Progress, waiting: tuple[LeaseLine, ...] = (), *, notes: tuple[str, ...] = ()) -> None:
+        """Redraw, or print a line when something has changed or some time has passed.
+
+        `waiting` names leases of others that keep the campaign from starting anything; `notes` is what people should know
+        beside, in sentences.
+        """
+        said = (*_obstacles(now, waiting), *notes)
         with suppress(OSError):  # a terminal that is gone shows nothing, and is no reason to stop
-            self._show(now, waiting)
-
-    def _show(self, now: Progress, waiting: tuple[LeaseLine, ...]) -> None:
-        if self._live:
-            self._live.update(self._picture(now, waiting), refresh=True)
-            return
-        line_of = (now.done, "" if now.active else _waiting(now, waiting))
-        if line_of != self._line_of or time.monotonic() - self._said > _PLAIN_SECONDS:
-            self._line_of, self._said = line_of, time.monotonic()
-            self._console.print(self._line(now, waiting), highlight=False, soft_wrap=True)
+            if self._live:
+                self._live.update(self._picture(now, said), refresh=True)
+            else:
+                self._print_line(now, said)
 
     def say(self, text: str) -> None:
         """One line that stays."""
         with suppress(OSError):
             self._console.print(text, highlight=False, soft_wrap=True)
 
-    def _line(self, now: Progress, waiting: tuple[LeaseLine, ...]) -> str:
-        text = f"{now.done}/{now.total} runs, {_counts(now)}; {_left(now)}"
-        if now.active:
-            text += "; now: " + ", ".join(f"{item.cell.key} ({item.phase or item.state})" for item in now.active)
-        elif reason := _waiting(now, waiting):
-            text += f"; {reason}"
-        return text
+    def _print_line(self, now: Progress, said: tuple[str, ...]) -> None:
+        line_of = (now.state, now.done, said)
+        if line_of != self._line_of or time.monotonic() - self._said > _PLAIN_SECONDS:
+            self._line_of, self._said = line_of, time.monotonic()
+            self._console.print(_line(now, said), highlight=False, soft_wrap=True, markup=False)
 
-    def _picture(self, now: Progress, waiting: tuple[LeaseLine, ...]) -> Group:
-        table = Table.grid(padding=(0, 2))
-        for item in now.active:
-            seconds = time.time() - (item.claimed or item.created)
-            table.add_row(
-                "+".join(item.hosts),
-                item.cell.key,
-                f"replicate {item.replicate}" + (f", attempt {item.number}" if item.number > 1 else ""),
-                item.phase or item.state,
-                f"{seconds:.0f} s",
-            )
-        head = Text(
-            f"{now.done} of {now.total} runs done ({_counts(now)}), {_clock(time.monotonic() - self._began)} passed, "
-            f"{_left(now)}"
-        )
-        bar = ProgressBar(total=max(1, now.total), completed=now.done, width=60)
-        lines: list[Text | ProgressBar | Table] = [bar, head, table]
-        if not now.active and (reason := _waiting(now, waiting)):
-            lines.append(Text(reason, style="yellow"))
+    def _picture(self, now: Progress, said: tuple[str, ...]) -> Group:
+        passed = f"{span(time.monotonic() - self._began)} passed"
+        words = [f"{_state(now)}{now.done:,} of {now.total:,} runs done ({counts(now.counts)})", passed, rate(now)]
+        texts = [", ".join(word for word in words if word), times_left(now)]
+        lines: list[RenderableType] = [ProgressBar(total=max(1, now.total), completed=now.done, width=60)]
+        lines += [Text(text) for text in texts if text]
+        lines.append(_activity(now, rows=max(3, self._console.height - _OTHER_LINES)))
+        lines += [Text(sentence, style="yellow") for sentence in said]
         return Group(*lines)
 
 
-def _counts(now: Progress) -> str:
-    ended = {name: count for name, count in now.counts.items() if name not in ("pending", "active")}
-    return ", ".join(f"{count} {name}" for name, count in sorted(ended.items())) or "none ended"
+def _line(now: Progress, said: tuple[str, ...]) -> str:
+    parts = [f"{_state(now)}{now.done}/{now.total} runs, {counts(now.counts)}", rate(now), times_left(now)]
+    if now.active:
+        named = [f"{item.cell.key} ({item.phase or item.state})" for item in now.active[:_NAMED]]
+        more = [f"{len(now.active) - _NAMED} more"] if len(now.active) > _NAMED else []
+        parts.append("now: " + ", ".join([*named, *more]))
+    return "; ".join(part for part in (*parts, *said) if part)
 
 
-def _left(now: Progress) -> str:
-    if now.done == now.total:
-        return "nothing left"
-    low, high = now.seconds_left
-    basis = f"from {now.measured} attempts" if now.measured else "estimated"
-    return f"about {_clock(low)} to {_clock(high)} left ({basis})"
+def _state(now: Progress) -> str:
+    return "" if now.state is CampaignState.ACTIVE else f"{now.state}; "
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+def _activity(now: Progress, *, rows: int) -> Table:
+    """What is in progress, as far as there is room for it."""
+    table = Table.grid(padding=(0, 2))
+    shown = now.active if len(now.active) <= rows else now.active[: rows - 1]
+    for item in shown:
+        table.add_row(*(Text(cell) for cell in activity(item, now.at)))
+    if len(shown) < len(now.active):
+        table.add_row(Text(f"and {len(now.active) - len(shown)} more"))
+    return table
 
 
-def _waiting(now: Progress, waiting: tuple[LeaseLine, ...]) -> str:
-    """For whom the runs that are left wait; empty when there is nobody, or nothing is left."""
-    if not waiting or now.done == now.total:
-        return ""
-    holders = sorted({f"campaign {line.campaign_id} ({line.campaign})" for line in waiting})
-    return f"waiting: the hosts are leased by {', '.join(holders)}"
+def _obstacles(now: Progress, waiting: tuple[LeaseLine, ...]) -> tuple[str, ...]:
+    """What keeps the campaign, or some of the lab's hosts, from going on."""
+    found = []
+    if now.state is not CampaignState.ACTIVE:
+        found.append(now.head.why)
+    elif now.head.hold:
+        found.append(f"waiting: {now.head.hold}")
+    elif not now.active and waiting and now.done < now.total:
+        holders = sorted({f"campaign {line.campaign_id} ({line.campaign})" for line in waiting})
+        found.append(f"waiting: the hosts are leased by {', '.join(holders)}")
+    found.append(beside(now))
+    found += [bad_host(record) for record in now.bad_hosts]
+    return tuple(sentence for sentence in found if sentence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labctl.cli.words import duration, many, moment
 from labctl.model.campaign import Campaign, Cell, PlannedCell, QuietWait
 from labctl.model.settings import Kind, Level, find_setting
 from labctl.model.window import Windows
@@ -34,7 +34,7 @@ def show(plan: Overview, console: Console) -> None:
     console.print(_times(plan.least.estimate))
     if campaign.windows is not None:
         console.print(_openings(plan.most.nights, campaign.windows))
-    console.print(Text(f"{_runs(plan)}\n{_work(plan)}\n{_nights(plan)}"))
+    console.print(Text(f"{_runs(plan)}\n{work_in_words(plan)}\n{nights_in_words(plan)}"))
 
 
 def _runs(plan: Overview) -> str:
@@ -42,9 +42,9 @@ def _runs(plan: Overview) -> str:
     order = f"random blocks, seed {campaign.seed}" if campaign.order.value == "blocks" else "the order of the file"
     runs = _range(plan.least.estimate.runs, plan.most.estimate.runs)
     return (
-        f"{_many(counts.cells, 'cell')}, {counts.applicable:,} applicable; {runs} {'run' if runs == '1' else 'runs'} "
-        f"({_repeats(campaign)}, with {_many(campaign.warmups, 'warm-up transfer')} and "
-        f"{_many(campaign.transfers, 'counted transfer')} in each); order: {order}.{_adaptive(campaign)}{_anchors(plan)}"
+        f"{many(counts.cells, 'cell')}, {counts.applicable:,} applicable; {runs} {'run' if runs == '1' else 'runs'} "
+        f"({_repeats(campaign)}, with {many(campaign.warmups, 'warm-up transfer')} and "
+        f"{many(campaign.transfers, 'counted transfer')} in each); order: {order}.{_adaptive(campaign)}{_anchors(plan)}"
     )
 
 
@@ -71,31 +71,28 @@ def _anchors(plan: Overview) -> str:
     return f"\nAmong the runs are {runs} further ones of the anchor: {Cell(levels=anchor.levels).key}."
 
 
-def _work(plan: Overview) -> str:
+def work_in_words(plan: Overview) -> str:
+    """How much work there is, and how much of it goes on at once."""
     least, most = plan.least.estimate.seconds, plan.most.estimate.seconds
     hours = duration(least) if least == most else f"{duration(least)} to {duration(most)}"
     once = f"; up to {plan.machines} runs go on at once" if plan.machines > 1 else ""
     return f"About {hours} of work, one run after the other{once}."
 
 
-def _nights(plan: Overview) -> str:
+def nights_in_words(plan: Overview) -> str:
     """How many nights are needed, and when it all would end."""
     windows, least, most = plan.campaign.windows, plan.least.nights, plan.most.nights
     if windows is None:
         return f"It has no windows, so it would go on without a pause and end {_ends(least.end, most.end, None)}."
     zone = ZoneInfo(windows.zone)
+    over = f"the windows end with {windows.until}" if windows.until is not None else "the years looked ahead are over"
     if least.left:
-        return (
-            f"{_many(least.left, 'run')} would be left when the windows end"
-            f"{f' with {windows.until}' if windows.until is not None else ''}, after {_many(least.count, 'night')}."
-        )
+        return f"{many(least.left, 'run')} would be left when {over}, after {many(least.count, 'night')}."
     if most.left:
-        return (
-            f"{_many(least.count, 'night')} or more, ended {_ends(least.end, least.end, zone)} at the earliest; "
-            f"when the windows end, {_many(most.left, 'run')} may be left."
-        )
-    many = _many(least.count, "night") if least.count == most.count else f"{least.count} to {most.count} nights"
-    return f"{many} needed; it would end {_ends(least.end, most.end, zone)}."
+        first = f"{many(least.count, 'night')} needed at the least, to end {_ends(least.end, least.end, zone)}"
+        return f"{first}; {many(most.left, 'run')} may be left when {over}."
+    needed = many(least.count, "night") if least.count == most.count else f"{least.count} to {most.count} nights"
+    return f"{needed} needed; it would end {_ends(least.end, most.end, zone)}."
 
 
 def _ends(least: float | None, most: float | None, zone: ZoneInfo | None) -> str:
@@ -107,10 +104,6 @@ def _ends(least: float | None, most: float | None, zone: ZoneInfo | None) -> str
 
 def _range(least: int, most: int) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _many(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def _read_as(campaign: Campaign) -> Table:
@@ -190,11 +183,6 @@ def _openings(nights: Nights, windows: Windows) -> Table:
     return table
 
 
-def moment(instant: float, zone: ZoneInfo | None) -> str:
-    """An instant by the clock of a zone, or of this machine: `Mon 2026-11-30 22:00 GMT`."""
-    return f"{datetime.fromtimestamp(instant, zone).astimezone(zone):%a %Y-%m-%d %H:%M %Z}"
-
-
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in headings:
@@ -212,11 +200,3 @@ def _value(name: str, level: Level) -> str:
     if setting.kind in (Kind.SIZE, Kind.RATE, Kind.SECONDS):
         return f"{level:g} {setting.unit}" if isinstance(level, float) else f"{level} {setting.unit}"
     return f"{level:g}" if isinstance(level, float) else str(level)
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from labctl.campaign import commands, judgement, liveness, scheduler
-from labctl.campaign.progress import progress
+from labctl.campaign import commands, scheduler
 from labctl.errors import SpecError
 from labctl.model.outcome import CampaignState, Outcome
 from labctl.model.result import AttemptResult
 from labctl.model.scenario import Scenario
-from labctl.store import WORKER_LOST, CampaignHead, Store, open_store
+from labctl.store import CampaignHead, Store, open_store
 from tests.campaign.outbox import Outbox, carry_out, submitted
 from tests.values import a_lab, a_result
 
@@ -164,66 +163,6 @@ def test_what_is_done_is_not_resumed(store: Store) -> None:
         commands.resume(store, head.id)
 
 
-def test_a_lost_attempt_is_cleaned_before_its_run_goes_back(store: Store) -> None:
-    head, outbox = submitted(store), Outbox()
-    scheduler.advance(store, head, outbox)
-    first = outbox.attempts[0]
-    assert store.claim(first, worker="w:1") is not None
-    watch = liveness.Watch(silent=0.0)
-    assert liveness.give_up_lost(store, watch, head.lab, outbox) == (), "what is seen for the first time is alive"
-    assert liveness.give_up_lost(store, watch, head.lab, outbox) == (first.id,)
-    scheduler.advance(store, head, outbox)
-    assert outbox.cleans == [head.id]
-    assert len(outbox.attempts) == 1, "its hosts are not given to others before they are clean"
-    assert not judgement.accept(store, first, a_result())
-    judgement.cleaned(store, first.id)
-    scheduler.advance(store, head, outbox)
-    assert len(outbox.attempts) == 2
-
-
-def test_an_attempt_of_a_dead_worker_counts_as_a_try(store: Store) -> None:
-    head, outbox = submitted(store, repeats=1, lab_error_retries=0), Outbox()
-    scheduler.advance(store, head, outbox)
-    first = outbox.attempts[0]
-    assert store.claim(first, worker="w:1") is not None
-    liveness.give_up_dead(store, head, [first.id], outbox)
-    assert outbox.cleans == [head.id]
-    assert not judgement.accept(store, first, a_result())
-    judgement.cleaned(store, first.id)
-    assert store.run_counts(head.id) == {"lab-error": 1, "pending": 1}
-
-
-def test_cleaning_is_asked_for_again_while_a_lost_attempt_holds_hosts(store: Store) -> None:
-    head, outbox = submitted(store), Outbox()
-    scheduler.advance(store, head, outbox)
-    first = outbox.attempts[0]
-    assert store.claim(first, worker="w:1") is not None
-    store.lose_attempts([first.id], WORKER_LOST)
-    for _ in range(2):
-        liveness.clean_lost(store, head.lab, outbox)
-    assert outbox.cleans == [head.id, head.id]
-    judgement.cleaned(store, first.id)
-    liveness.clean_lost(store, head.lab, outbox)
-    assert len(outbox.cleans) == 2
-
-
-def test_attempts_whose_messages_are_lost_go_back_and_cost_no_try(store: Store) -> None:
-    head, outbox = submitted(store, repeats=1, lab_error_retries=0), Outbox()
-    scheduler.advance(store, head, outbox)
-    liveness.withdraw_unclaimed(store, head.id)
-    assert store.leases(head.lab.name) == ()
-    assert store.run_counts(head.id) == {"pending": 2}
-    assert store.claim(outbox.attempts[0], worker="w:1") is None
-
-
-def test_attempts_that_were_claimed_are_not_withdrawn(store: Store) -> None:
-    head, outbox = submitted(store), Outbox()
-    scheduler.advance(store, head, outbox)
-    assert store.claim(outbox.attempts[0], worker="w:1") is not None
-    liveness.withdraw_unclaimed(store, head.id)
-    assert judgement.accept(store, outbox.attempts[0], a_result())
-
-
 def test_two_campaigns_on_one_lab_wait_for_each_other(store: Store) -> None:
     first, second = submitted(store), submitted(store)
     mine, theirs = Outbox(), Outbox()
@@ -234,19 +173,6 @@ def test_two_campaigns_on_one_lab_wait_for_each_other(store: Store) -> None:
     carry_out(store, mine.attempts[0], a_result())
     scheduler.advance(store, second, theirs)
     assert len(theirs.attempts) == 1
-
-
-def test_progress_counts_and_its_time_left_shrinks(store: Store) -> None:
-    head, outbox = submitted(store, repeats=5), Outbox()
-    before = progress(store, head)
-    assert (before.done, before.total, before.measured) == (0, 10, 0)
-    assert 0 < before.seconds_left[0] < before.seconds_left[1]
-    for number in range(5):
-        scheduler.advance(store, head, outbox)
-        carry_out(store, outbox.attempts[number], a_result())
-    after = progress(store, head)
-    assert (after.done, after.measured) == (5, 5)
-    assert after.seconds_left[1] < before.seconds_left[1]
 
 
 def test_a_two_host_run_leases_both_hosts(store: Store) -> None:

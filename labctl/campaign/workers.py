@@ -1,0 +1,43 @@
+"""Who works for a lab, as people are told: the processes that start runs and those that carry them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labctl import clock
+from labctl.campaign.queues import queue_of
+from labctl.model.lab import Lab
+from labctl.store import Store, WorkerRecord
+
+SILENT_SECONDS = 60.0
+"""A process that has said nothing for so long is told of as silent. They say something every 5 s."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLine:
+    """A process that works, and for how many seconds it has said nothing."""
+
+    record: WorkerRecord
+    silent: float
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has said something lately."""
+        return self.silent < SILENT_SECONDS
+
+
+def worker_lines(store: Store) -> tuple[WorkerLine, ...]:
+    """All processes that said that they work."""
+    now = clock.now()
+    return tuple(WorkerLine(record=record, silent=max(0.0, now - record.seen)) for record in store.workers())
+
+
+def unserved(store: Store, lab: Lab) -> str:
+    """Why nothing would become of runs in a lab now, because nobody starts them or carries them out, and what to do about
+    it, in one or two sentences; empty when they are served."""
+    queue, living = queue_of(lab), [line.record for line in worker_lines(store) if line.lives]
+    if not any(queue in record.queues for record in living):
+        return f"No worker serves queue {queue}: start `labctl worker`."
+    if not any(record.role == "engine" for record in living):
+        return f"A worker serves queue {queue}, but nobody starts runs: start `labctl worker` without --no-schedule."
+    return ""
