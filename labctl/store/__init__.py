@@ -1,5 +1,6 @@
 """The only place that speaks SQL."""
 
+from labctl.store.place import sqlite_url
 from labctl.store.store import Store, open_store
 from labctl.store.values import (
     ENGINE_GONE,
@@ -49,4 +50,5 @@ __all__ = [
     "VmRecord",
     "WorkerRecord",
     "open_store",
+    "sqlite_url",
 ]

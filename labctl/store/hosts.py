@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, select, update
 
 from labctl import clock
 from labctl.model.outcome import HostState
-from labctl.store.database import reading, writing
 from labctl.store.room import Room
 from labctl.store.tables import events, hosts, workers
 from labctl.store.values import Event, HostRecord, WorkerRecord
+
+_BEAT = (
+    update(workers)
+    .where(workers.c.name == bindparam("of_worker"))
+    .values(beats=workers.c.beats + 1, seen=bindparam("now"), doing=bindparam("what"))
+)
 
 
 class Hosts(Room):
@@ -24,7 +28,7 @@ class Hosts(Room):
         query = select(hosts).order_by(hosts.c.lab, hosts.c.host)
         if lab is not None:
             query = query.where(hosts.c.lab == lab)
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             rows = db.execute(query).all()
         return tuple(_host(row) for row in rows)
 
@@ -43,7 +47,7 @@ class Hosts(Room):
         values: dict[str, Any] = {"state": state, "why": why, "since": clock.now(), "next_check": next_check}
         if state is HostState.GOOD:
             values |= {"strikes": 0, "checks": 0}
-        with writing(self._engine) as db:
+        with self._db.writing() as db:
             _require_host(db, lab, host)
             meant = and_(_is(lab, host), hosts.c.state.in_(only_from))
             return db.execute(update(hosts).where(meant).values(**values)).rowcount == 1
@@ -51,7 +55,7 @@ class Hosts(Room):
     def check_failed(self, lab: str, host: str, *, next_check: float, out_after: int, why: str) -> HostState:
         """A health check of a quarantined host failed: the next one is due at `next_check` (epoch seconds), or with
         `out_after` failures in a row the host is out. Returns its state."""
-        with writing(self._engine) as db:
+        with self._db.writing() as db:
             _require_host(db, lab, host)
             row = db.execute(select(hosts).where(_is(lab, host))).one()
             checks = row.checks + 1
@@ -65,7 +69,7 @@ class Hosts(Room):
         """Put the next health check of a quarantined host off, if it is still due at `expected`: of several engines only
         one gets True and makes the check."""
         due = and_(_is(lab, host), hosts.c.state == HostState.QUARANTINED, hosts.c.next_check == expected)
-        with writing(self._engine) as db:
+        with self._db.writing() as db:
             return db.execute(update(hosts).where(due).values(next_check=until)).rowcount == 1
 
 
@@ -75,28 +79,23 @@ class Workers(Room):
     def register_worker(self, record: WorkerRecord) -> None:
         """Say that a process has started to work."""
         values = record.__dict__ | {"queues": ",".join(record.queues), "seen": record.started}
-        with writing(self._engine) as db:
+        with self._db.writing() as db:
             db.execute(delete(workers).where(workers.c.name == record.name))
             db.execute(insert(workers).values(**values))
 
     def beat_worker(self, name: str, *, doing: str) -> bool:
         """Say that a process lives, and what it does. False when it is no longer registered."""
-        with writing(self._engine) as db:
-            beaten = db.execute(
-                update(workers)
-                .where(workers.c.name == name)
-                .values(beats=workers.c.beats + 1, seen=clock.now(), doing=doing)
-            )
-        return beaten.rowcount == 1
+        with self._db.writing(alone=False) as db:
+            return db.execute(_BEAT, {"of_worker": name, "now": clock.now(), "what": doing}).rowcount == 1
 
     def remove_worker(self, name: str) -> None:
         """Say that a process has ended, or forget one that is gone."""
-        with writing(self._engine) as db:
+        with self._db.writing() as db:
             db.execute(delete(workers).where(workers.c.name == name))
 
     def workers(self) -> tuple[WorkerRecord, ...]:
         """All processes that said that they work and not that they ended."""
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             rows = db.execute(select(workers).order_by(workers.c.name)).all()
         return tuple(_worker(row) for row in rows)
 
@@ -108,19 +107,16 @@ class Events(Room):
         """Keep an event, to be told once. False when there is one of its scope and key already."""
         values = {name: value for name, value in event.__dict__.items() if name != "id"}
         known = select(events.c.id).where(events.c.scope == event.scope, events.c.key == event.key)
-        try:
-            with writing(self._engine) as db:
-                if db.execute(known).first() is not None:
-                    return False
-                db.execute(insert(events).values(**values, told=False))
-        except IntegrityError:
-            return False
+        with self._db.writing() as db:
+            if db.execute(known).first() is not None:
+                return False
+            db.execute(insert(events).values(**values, told=False))
         return True
 
     def has_event(self, scope: str, key: str) -> bool:
         """Whether there is an event of this scope and key."""
         known = select(events.c.id).where(events.c.scope == scope, events.c.key == key)
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             return db.execute(known).first() is not None
 
     def untold(self, *, limit: int = 100) -> tuple[Event, ...]:
@@ -129,7 +125,7 @@ class Events(Room):
 
     def take_event(self, event_id: int) -> bool:
         """Make an event told. Of several that try only one gets True, and tells it."""
-        with writing(self._engine) as db:
+        with self._db.writing() as db:
             taken = db.execute(
                 update(events).where(events.c.id == event_id, events.c.told.is_(False)).values(told=True)
             )
@@ -141,7 +137,7 @@ class Events(Room):
 
     def _events(self, condition: Any, *, limit: int | None = None) -> tuple[Event, ...]:  # noqa: ANN401
         query = select(events).where(condition).order_by(events.c.id).limit(limit)
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             rows = db.execute(query).all()
         return tuple(Event(**{name: getattr(row, name) for name in Event.__dataclass_fields__}) for row in rows)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 from sqlalchemy import Row, func, select, update
 
 from labctl import clock
-from labctl.errors import LabError
 from labctl.model.outcome import OutcomeDetail, Purpose, RunState
 from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, RawOutput, RunRecord
 from labctl.spec.documents import from_json
-from labctl.store.database import reading, writing
 from labctl.store.room import Room, campaign_row
 from labctl.store.tables import attempts, cells, raw_outputs, runs
 
@@ -25,7 +22,7 @@ class Records(Room):
 
     def record(self, campaign_id: int) -> CampaignRecord:
         """A campaign with everything that a report needs, in one consistent snapshot; without raw outputs."""
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             head = campaign_row(db, campaign_id)
             cell_rows = db.execute(
                 select(cells).where(cells.c.campaign_id == campaign_id).order_by(cells.c.position)
@@ -68,7 +65,7 @@ class Records(Room):
     def raw(self, attempt_id: int) -> tuple[RawOutput, ...]:
         """The captured outputs of an attempt that have not been pruned."""
         kept = raw_outputs.c.attempt_id == attempt_id, raw_outputs.c.content.is_not(None)
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             rows = db.execute(select(raw_outputs).where(*kept).order_by(raw_outputs.c.id)).all()
         return tuple(RawOutput(name=row.name, content=zlib.decompress(row.content)) for row in rows)
 
@@ -81,7 +78,7 @@ class Records(Room):
         old = raw_outputs.c.attempt_id.in_(select(attempts.c.id).where(attempts.c.ended < older_than))
         there = old & raw_outputs.c.content.is_not(None)
         size = func.length(raw_outputs.c.content)
-        with writing(self._engine) as db:
+        with self._db.writing() as db:
             rows = db.execute(select(raw_outputs.c.id, size.label("size")).where(there).limit(limit))
             sizes = {row.id: int(row.size) for row in rows}
             if sizes:
@@ -91,9 +88,9 @@ class Records(Room):
 
     def reclaimable(self) -> tuple[int, int]:
         """(bytes that `vacuum` would give back, bytes of the whole database); (0, 0) where the server sees to it."""
-        if self._engine.dialect.name != "sqlite":
+        if not self._db.is_sqlite:
             return 0, 0
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             free, pages, size = (
                 int(db.exec_driver_sql(f"PRAGMA {name}").scalar_one())
                 for name in ("freelist_count", "page_count", "page_size")
@@ -103,21 +100,7 @@ class Records(Room):
     def vacuum(self) -> None:
         """Give the space of what was forgotten back to the file system. Writers wait meanwhile, and it needs as much space
         again as the database has. A database server sees to it by itself."""
-        if self._engine.dialect.name != "sqlite":
-            return
-        # A connection without transactions: SQLite vacuums in none.
-        connection = self._engine.raw_connection()
-        try:
-            cursor = connection.cursor()
-            cursor.execute("VACUUM")
-            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            cursor.close()
-        except sqlite3.Error as error:
-            raise LabError(
-                "The store could not be vacuumed.", kind="store", why=str(error), todo="It is tried again another day."
-            ) from error
-        finally:
-            connection.close()
+        self._db.vacuum()
 
 
 def _run_record(row: Row[Any], cell: str, tried: Sequence[Row[Any]]) -> RunRecord:

@@ -22,6 +22,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    literal_column,
+    text,
 )
 
 metadata = MetaData(
@@ -32,6 +34,11 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+
+
+def _partial_index(name: str, *columns: str, where: str) -> Index:
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
 
 store_info = Table(
     "store_info",
@@ -98,16 +105,17 @@ runs = Table(
     Column("detail", Text),
     UniqueConstraint("cell_id", "replicate"),
     Index("ix_runs_next", "campaign_id", "state", "retried", "sequence"),
+    _partial_index("ix_runs_waiting", "campaign_id", "not_before", where="not_before > 0"),
 )
 
 attempts = Table(
     "attempts",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
-    Column("campaign_id", ForeignKey("campaigns.id"), nullable=False, index=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    Column("campaign_id", ForeignKey("campaigns.id"), nullable=False),
     Column("number", Integer, nullable=False),
-    Column("token", String(32), nullable=False, unique=True),
+    Column("token", String(32), nullable=False),
     Column("state", String(16), nullable=False),
     Column("hosts", Text, nullable=False, default=""),
     Column("estimate", Float, nullable=False, default=0.0),
@@ -146,7 +154,7 @@ vms = Table(
     Column("name", Text, nullable=False),
     Column("lab", Text, nullable=False),
     Column("host", Text, nullable=False),
-    Column("campaign_id", ForeignKey("campaigns.id"), nullable=False, index=True),
+    Column("campaign_id", ForeignKey("campaigns.id"), nullable=False),
     Column("run_id", Integer, nullable=False),
     Column("attempt_id", ForeignKey("attempts.id"), nullable=False, index=True),
     Column("role", String(16), nullable=False),
@@ -157,7 +165,8 @@ vms = Table(
     Column("migrations", Integer, nullable=False, default=0),
     Column("created", Float, nullable=False),
     Column("gone", Float),
-    Index("ix_vms_live", "lab", "state"),
+    _partial_index("ix_vms_there", "lab", "address", where="state <> 'gone'"),
+    _partial_index("ix_vms_of_campaign", "campaign_id", where="state <> 'gone'"),
 )
 
 raw_outputs = Table(
@@ -214,3 +223,9 @@ events = Table(
     Column("told", Boolean, nullable=False, default=False, index=True),
     UniqueConstraint("scope", "key"),
 )
+
+# What partial indices hold. Queries say it in these words, written out, else the indices are not used.
+THERE = vms.c.state != literal_column("'gone'")
+"""Of a VM: it may still exist."""
+BACKING_OFF = runs.c.not_before > literal_column("0")
+"""Of a run: it may have to wait before it is tried again."""

@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 from typing import Any
 
-from sqlalchemy import Row, and_, func, insert, select, update
+from sqlalchemy import Connection, Float, Row, String, and_, bindparam, case, func, insert, select, update
 
 from labctl import clock
 from labctl.errors import LabError
 from labctl.model.outcome import AttemptState
-from labctl.store.database import reading, writing
 from labctl.store.room import IN_PROGRESS, Room, require_claimed
-from labctl.store.tables import attempts, vms
+from labctl.store.tables import THERE, attempts, vms
 from labctl.store.values import VmRecord
+
+_CREATE = insert(vms)
+_TAKEN = select(vms.c.address).where(vms.c.lab == bindparam("lab"), THERE)
+_IS_TAKEN = _TAKEN.where(vms.c.address.in_(bindparam("addresses", expanding=True))).limit(1)
+_CHANGE = (
+    update(vms)
+    .where(vms.c.uuid == bindparam("vm"))
+    .values(
+        state=func.coalesce(bindparam("new_state", type_=String), vms.c.state),
+        gone=case((bindparam("new_state", type_=String) == "gone", bindparam("now", type_=Float)), else_=vms.c.gone),
+        host=func.coalesce(bindparam("new_host", type_=String), vms.c.host),
+        migrations=vms.c.migrations + bindparam("more"),
+    )
+)
+_FITS = (
+    select(vms)
+    .where(
+        vms.c.campaign_id == bindparam("campaign"),
+        THERE,
+        vms.c.state == "parked",
+        vms.c.host == bindparam("on_host"),
+        vms.c.role == bindparam("in_role"),
+        vms.c.shape == bindparam("of_shape"),
+    )
+    .limit(1)
+)
+_TAKE = (
+    update(vms)
+    .where(vms.c.uuid == bindparam("vm"), vms.c.state == "parked")
+    .values(state="live", attempt_id=bindparam("by_attempt"))
+)
+_NOBODY_USES = (vms.c.state == "parked") | vms.c.attempt_id.not_in(
+    select(attempts.c.id).where(attempts.c.state.in_(IN_PROGRESS))
+)
+_TRIED_ALONE = 3
+"""How many addresses are tried one by one before all that are taken are read."""
 
 
 class Vms(Room):
@@ -29,17 +64,14 @@ class Vms(Room):
         range is used up.
         """
         size = int(last) - int(first) + 1
-        with writing(self._engine) as db:
-            record = build(first)
+        record = build(first + after % size)
+        with self._db.writing() as db:
             require_claimed(db, record.attempt_id)
-            live = select(vms.c.address).where(vms.c.lab == record.lab, vms.c.state.in_(("live", "parked")))
-            taken = {address.partition("/")[0] for address in db.execute(live).scalars()}
-            for offset in range(size):
-                candidate = first + (after + offset) % size
-                if str(candidate) not in taken:
-                    record = build(candidate)
-                    db.execute(insert(vms).values(**record.__dict__, created=clock.now()))
-                    return record
+            address = _free_address(db, record.lab, (first + (after + offset) % size for offset in range(size)))
+            if address is not None:
+                record = build(address)
+                db.execute(_CREATE, record.__dict__ | {"created": clock.now()})
+                return record
         raise LabError(
             f"No free guest address between {first} and {last}.",
             kind="addresses",
@@ -50,72 +82,47 @@ class Vms(Room):
         self, vm_uuid: str, *, state: str | None = None, host: str | None = None, migrated: bool = False
     ) -> None:
         """Record what became of a VM: parked, gone, on another host, migrated once more."""
-        values: dict[Any, Any] = {}
-        if state is not None:
-            values["state"] = state
-            if state == "gone":
-                values["gone"] = clock.now()
-        if host is not None:
-            values["host"] = host
-        if migrated:
-            values["migrations"] = vms.c.migrations + 1
-        with writing(self._engine) as db:
-            db.execute(update(vms).where(vms.c.uuid == vm_uuid).values(**values))
+        change = {"vm": vm_uuid, "new_state": state, "new_host": host, "more": int(migrated), "now": clock.now()}
+        with self._db.writing(alone=False) as db:
+            db.execute(_CHANGE, change)
 
     def take_parked(self, campaign_id: int, *, host: str, role: str, shape: str, attempt_id: int) -> VmRecord | None:
         """A parked VM of the campaign that fits, made live and this attempt's; None when there is none."""
-        fits = and_(
-            vms.c.campaign_id == campaign_id,
-            vms.c.state == "parked",
-            vms.c.host == host,
-            vms.c.role == role,
-            vms.c.shape == shape,
-        )
-        with writing(self._engine) as db:
+        wanted = {"campaign": campaign_id, "on_host": host, "in_role": role, "of_shape": shape}
+        with self._db.writing() as db:
             require_claimed(db, attempt_id)
-            row = db.execute(select(vms).where(fits).limit(1)).first()
+            row = db.execute(_FITS, wanted).first()
             if row is None:
                 return None
-            taken = db.execute(
-                update(vms)
-                .where(vms.c.uuid == row.uuid, vms.c.state == "parked")
-                .values(state="live", attempt_id=attempt_id)
-            )
-        return _vm(row, state="live") if taken.rowcount == 1 else None
+            db.execute(_TAKE, {"vm": row.uuid, "by_attempt": attempt_id})
+        return _vm(row, state="live", attempt_id=attempt_id)
 
     def park_vm(self, vm_uuid: str, attempt_id: int) -> bool:
         """Leave a VM of an attempt to the next run that it fits. False when the attempt was given up: its VMs are then
         being removed."""
         claimed = select(attempts.c.id).where(attempts.c.id == attempt_id, attempts.c.state == AttemptState.CLAIMED)
         mine = vms.c.uuid == vm_uuid, vms.c.attempt_id.in_(claimed), vms.c.state == "live"
-        with writing(self._engine) as db:
+        with self._db.writing() as db:
             return db.execute(update(vms).where(*mine).values(state="parked")).rowcount == 1
 
     def take_idle(self, vm_uuid: str) -> bool:
         """Make a VM that no attempt in progress uses one that is being removed, so that no attempt can take it any more.
         False when an attempt has it now."""
-        with writing(self._engine) as db:
-            busy = select(attempts.c.id).where(attempts.c.state.in_(IN_PROGRESS))
-            idle = (vms.c.state == "parked") | vms.c.attempt_id.not_in(busy)
-            taken = db.execute(
-                update(vms).where(vms.c.uuid == vm_uuid, vms.c.state != "gone", idle).values(state="live")
-            )
-        return taken.rowcount == 1
+        idle = vms.c.uuid == vm_uuid, THERE, _NOBODY_USES
+        with self._db.writing() as db:
+            return db.execute(update(vms).where(*idle).values(state="live")).rowcount == 1
 
     def vms_of_attempt(self, attempt_id: int) -> tuple[VmRecord, ...]:
         """VMs of an attempt that may still exist."""
-        return self._vms(and_(vms.c.attempt_id == attempt_id, vms.c.state != "gone"))
+        return self._vms(and_(vms.c.attempt_id == attempt_id, THERE))
 
     def idle_vms(self, campaign_id: int) -> tuple[VmRecord, ...]:
         """VMs of a campaign that may still exist and that no attempt in progress uses."""
-        busy = select(attempts.c.id).where(attempts.c.state.in_(IN_PROGRESS))
-        idle = (vms.c.state == "parked") | vms.c.attempt_id.not_in(busy)
-        return self._vms(and_(vms.c.campaign_id == campaign_id, vms.c.state != "gone", idle))
+        return self._vms(and_(vms.c.campaign_id == campaign_id, THERE, _NOBODY_USES))
 
     def live_vms(self, lab: str | None = None) -> tuple[VmRecord, ...]:
         """VMs of a lab, or of all labs, that may still exist."""
-        there = vms.c.state.in_(("live", "parked"))
-        return self._vms(there if lab is None else and_(vms.c.lab == lab, there))
+        return self._vms(THERE if lab is None else and_(vms.c.lab == lab, THERE))
 
     def vm(self, vm_uuid: str) -> VmRecord | None:
         """The record of a VM, whatever became of it."""
@@ -124,16 +131,32 @@ class Vms(Room):
 
     def span(self, campaign_id: int) -> tuple[float, float]:
         """When the first VM of a campaign was created and when its last attempt ended."""
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             first = db.execute(select(func.min(vms.c.created)).where(vms.c.campaign_id == campaign_id)).scalar()
             last = db.execute(select(func.max(attempts.c.ended)).where(attempts.c.campaign_id == campaign_id)).scalar()
         return first or 0.0, last or 0.0
 
     def _vms(self, condition: Any) -> tuple[VmRecord, ...]:  # noqa: ANN401 - an SQL expression
-        with reading(self._engine) as db:
+        with self._db.reading() as db:
             return tuple(_vm(row) for row in db.execute(select(vms).where(condition)).all())
 
 
-def _vm(row: Row[Any], *, state: str | None = None) -> VmRecord:
-    values = {name: getattr(row, name) for name in VmRecord.__dataclass_fields__}
-    return VmRecord(**(values | ({"state": state} if state else {})))
+def _free_address(db: Connection, lab: str, candidates: Iterable[IPv4Address]) -> IPv4Address | None:
+    """The first address that no VM of the lab has. Records have it with the length of its network's prefix, which may have
+    been changed in the lab file since."""
+    taken: set[str] | None = None
+    for tried, candidate in enumerate(candidates):
+        if tried == _TRIED_ALONE:
+            taken = {address.partition("/")[0] for address in db.execute(_TAKEN, {"lab": lab}).scalars()}
+        if taken is not None:
+            free = str(candidate) not in taken
+        else:
+            written = [str(candidate), *(f"{candidate}/{length}" for length in range(33))]
+            free = db.execute(_IS_TAKEN, {"lab": lab, "addresses": written}).first() is None
+        if free:
+            return candidate
+    return None
+
+
+def _vm(row: Row[Any], **changed: Any) -> VmRecord:  # noqa: ANN401 - values of the record
+    return VmRecord(**({name: getattr(row, name) for name in VmRecord.__dataclass_fields__} | changed))

@@ -22,8 +22,19 @@ from labctl.model.campaign import PlannedCell
 from labctl.model.order import RunOrder
 from labctl.model.outcome import CampaignState, Outcome, Purpose, RunState
 from labctl.model.result import AttemptResult
-from labctl.store import MESSAGE_LOST, WORKER_LOST, After, AttemptHandle, AttemptStart, Store, VmRecord, open_store
-from labctl.store.database import open_engine, sqlite_url
+from labctl.store import (
+    MESSAGE_LOST,
+    WORKER_LOST,
+    After,
+    AttemptHandle,
+    AttemptStart,
+    Store,
+    VmRecord,
+    open_store,
+    sqlite_url,
+)
+from labctl.store.engines import make_engine
+from labctl.store.place import parse_url
 from labctl.store.tables import metadata
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
 
@@ -82,7 +93,8 @@ def started_and_claimed(store: Store, campaign: int, **more: frozenset[str]) -> 
 
 
 def test_migrations_make_the_tables_of_the_code(tmp_path: Path) -> None:
-    engine = open_engine(sqlite_url(tmp_path))
+    open_store(tmp_path).close()
+    engine = make_engine(parse_url(sqlite_url(tmp_path)))
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()

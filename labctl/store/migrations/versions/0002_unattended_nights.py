@@ -30,8 +30,12 @@ def upgrade() -> None:
         table.add_column(sa.Column("not_before", sa.Float(), nullable=False, server_default="0"))
         table.add_column(sa.Column("detail", sa.Text(), nullable=True))
         table.create_index("ix_runs_next", ["campaign_id", "state", "retried", "sequence"])
+    _partial_index("ix_runs_waiting", "runs", ["campaign_id", "not_before"], where="not_before > 0")
     with op.batch_alter_table("attempts") as table:
         table.drop_index("ix_attempts_state")
+        table.drop_index("ix_attempts_campaign_id")
+        table.drop_index("ix_attempts_run_id")
+        table.drop_constraint("uq_attempts_token", type_="unique")
         table.add_column(sa.Column("hosts", sa.Text(), nullable=False, server_default=""))
         table.add_column(sa.Column("estimate", sa.Float(), nullable=False, server_default="0"))
         table.add_column(sa.Column("beats", sa.Integer(), nullable=False, server_default="0"))
@@ -43,6 +47,11 @@ def upgrade() -> None:
     with op.batch_alter_table("raw_outputs") as table:
         table.alter_column("content", existing_type=sa.LargeBinary(), nullable=True)
         table.add_column(sa.Column("pruned", sa.Float(), nullable=True))
+    with op.batch_alter_table("vms") as table:
+        table.drop_index("ix_vms_live")
+        table.drop_index("ix_vms_campaign_id")
+    _partial_index("ix_vms_there", "vms", ["lab", "address"], where="state <> 'gone'")
+    _partial_index("ix_vms_of_campaign", "vms", ["campaign_id"], where="state <> 'gone'")
     _count_tries()
     op.create_table(
         "hosts",
@@ -88,6 +97,10 @@ def upgrade() -> None:
     with op.batch_alter_table("events") as table:
         table.create_index(op.f("ix_events_campaign_id"), ["campaign_id"])
         table.create_index(op.f("ix_events_told"), ["told"])
+
+
+def _partial_index(name: str, table: str, columns: list[str], *, where: str) -> None:
+    op.create_index(name, table, columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 
 def _count_tries() -> None:

@@ -1,0 +1,108 @@
+"""Engines of the two databases: how their connections are set up, and how their transactions begin."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import OperationalError
+
+from labctl.errors import LabError
+
+PATIENCE_SECONDS = 30.0
+"""How long a transaction waits for those of others before it fails."""
+_STATEMENT_SECONDS = 300
+_IDLE_SECONDS = 60
+"""A transaction (PostgreSQL) whose process was stopped in the middle of it is ended after so long."""
+_CONNECT_SECONDS = 10
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
+
+
+def make_engine(url: URL) -> Engine:
+    """An engine for this URL; it connects when it is used. Raises `LabError` (`store`) when its driver is not installed."""
+    try:
+        return _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
+    except ModuleNotFoundError as error:
+        raise LabError(
+            f"labctl can't speak with a {url.get_backend_name()} database.",
+            kind="store",
+            why=f"The Python package {error.name} is not installed.",
+            todo="Install labctl with its extra: pip install 'labctl[postgres]'.",
+        ) from error
+
+
+def _sqlite(url: URL) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": PATIENCE_SECONDS})
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's own
+    connection.isolation_level = None
+    _use_wal(connection)
+    for pragma in ("synchronous=NORMAL", "foreign_keys=ON", "temp_store=MEMORY"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Make a new database one with a write-ahead log, which it then stays. The busy timeout doesn't hold for that
+    (https://www.sqlite.org/wal.html), and several processes may be the first at once."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            for pragma in ("journal_mode", "journal_mode=WAL"):
+                (mode,) = connection.execute(f"PRAGMA {pragma}").fetchone()
+                if mode == "wal":
+                    return
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - no secret
+        else:
+            raise sqlite3.OperationalError(f"it can't be given a write-ahead log: its journal mode stays {mode}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Begin a transaction. Nothing has been done yet, so that to begin again is safe as long as patience lasts."""
+    writes = connection.get_execution_options().get("labctl_write", False)
+    if not writes:
+        connection.exec_driver_sql("BEGIN")
+        return
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        except OperationalError as error:
+            if not _is_busy(error.orig) or time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    """Whether an error only says that another process was in the way (https://www.sqlite.org/rescode.html)."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
+
+
+def _postgresql(url: URL) -> Engine:
+    limits = {
+        "lock_timeout": PATIENCE_SECONDS,
+        "statement_timeout": _STATEMENT_SECONDS,
+        "idle_in_transaction_session_timeout": _IDLE_SECONDS,
+    }
+    options = [f"-c {name}={seconds * 1000:.0f}" for name, seconds in limits.items()]
+    asked = url.query.get("options", ())
+    options += [asked] if isinstance(asked, str) else asked
+    arguments = {
+        "application_name": "labctl",
+        "client_encoding": "utf8",
+        "connect_timeout": _CONNECT_SECONDS,
+        "keepalives_idle": 30,
+        "tcp_user_timeout": int(PATIENCE_SECONDS * 1000),
+    }
+    arguments = {name: value for name, value in arguments.items() if name not in url.query}
+    return create_engine(url, pool_pre_ping=True, connect_args=arguments | {"options": " ".join(options)})
