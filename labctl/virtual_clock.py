@@ -106,6 +106,8 @@ class _Link:
         self._names: list[str] = []
         self._working = 0
         self._waiters: set[_Waiter] = set()
+        self._thread = threading.local()
+        """In how many blocks of `working` the thread is: it is counted once."""
         self._told = "rest"
         self._gone: float | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -122,9 +124,11 @@ class _Link:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
+        depth = getattr(self._thread, "depth", 0)
+        self._thread.depth = depth + 1
         with self._changed:
             self._names.append(what)
-            self._working += 1
+            self._working += not depth
             if len(self._names) == 1:
                 self._say(f"work {what}")
                 self._told = "busy"
@@ -134,8 +138,9 @@ class _Link:
         finally:
             with self._changed:
                 self._names.remove(what)
-                self._working -= 1
+                self._working -= not depth
                 self._tell()
+            self._thread.depth = depth
 
     def count(self, threads: int) -> None:
         with self._changed:
