@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import permutations
 
 from labctl.model.lab import Host, Lab
@@ -47,10 +48,15 @@ def find_placements(
     found = tuple(_on(scenario, usable, lab, peer))
     if not found:
         return (), _why_none(scenario, usable, lab, peer)
+    most = max(_vms_on_one_host(placement) for placement in found)
+    if most > lab.limits.vms_per_host:
+        return (
+            (),
+            f"{scenario} puts {most} VMs on one host, and the lab allows {lab.limits.vms_per_host} (`vms_per_host`)",
+        )
     if model is None or not model.passthrough:
         return found, ""
     enough = tuple(placement for placement in found if _enough_devices(placement, model, lab))
-    most = max(_vms_on_one_host(placement) for placement in found)
     return enough, "" if enough else _why_no_device(model, most)
 
 
@@ -87,6 +93,7 @@ def _on(scenario: Scenario, hosts: list[Host], lab: Lab, peer: str) -> Iterator[
                 yield Placement(sender=sender, receiver=host_side)
 
 
+@cache
 def _vm(side: Side, host: str) -> EndpointOrder:
     return EndpointOrder(side=side, host=host, vm=True)
 
@@ -124,7 +131,7 @@ def _why_none(scenario: Scenario, hosts: list[Host], lab: Lab, peer: str) -> str
 
 def _vms_on_one_host(placement: Placement) -> int:
     hosts = [side.host for side in (placement.sender, placement.receiver) if side.vm]
-    return max(hosts.count(host) for host in hosts)
+    return max((hosts.count(host) for host in hosts), default=0)
 
 
 def _enough_devices(placement: Placement, model: NicModel, lab: Lab) -> bool:

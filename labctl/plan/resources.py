@@ -1,9 +1,13 @@
-"""What a run must have for itself: its hosts, and the physical machines that they are on."""
+"""What a run must have for itself: its hosts, the physical machines that they are on, and a turn to migrate."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from labctl.model.lab import Lab
 from labctl.model.order import Placement
+
+_MACHINE = "machine:"
 
 
 def machines_of(lab: Lab) -> int:
@@ -12,14 +16,27 @@ def machines_of(lab: Lab) -> int:
 
 
 def resources_of(placement: Placement, lab: Lab) -> frozenset[str]:
-    """Names of everything that an attempt leases: `host:a`, `machine:blade-1`.
+    """Names of everything that an attempt leases in a placement: `host:a`, `machine:blade-1`.
 
     Two hosts on one physical machine would disturb each other's measurements, so the machine is leased too.
     """
     found: set[str] = set()
     for name in placement.hosts:
-        if name in lab.hosts:
-            found |= {f"host:{name}", f"machine:{lab.hosts[name].machine}"}
-        else:
-            found |= {f"host:{name}", f"machine:{lab.machines[name].machine}"}
+        machine = lab.hosts[name].machine if name in lab.hosts else lab.machines[name].machine
+        found |= {host_resource(name), f"{_MACHINE}{machine}"}
     return frozenset(found)
+
+
+def host_resource(host: str) -> str:
+    """The name under which a host, or a plain machine as an endpoint, is leased."""
+    return f"host:{host}"
+
+
+def migration_slots(lab: Lab) -> tuple[str, ...]:
+    """Names of which a run that migrates leases any one: there are as many as the lab allows such runs at once."""
+    return tuple(f"migration:{number}" for number in range(1, lab.limits.migrations_at_once + 1))
+
+
+def machines_in(resources: Iterable[str]) -> int:
+    """How many physical machines are among these resources."""
+    return sum(name.startswith(_MACHINE) for name in resources)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from labctl.model.campaign import Campaign, Cell
-from labctl.model.lab import Lab
+from labctl.model.lab import Lab, Limits
 from labctl.model.scenario import Scenario
 from labctl.model.settings import Level
 from labctl.plan.applicability import placements, reason
@@ -102,6 +104,14 @@ def test_the_embedded_lab_can_do_every_scenario(scenario: str) -> None:
 def test_reasons_are_plain_sentences(lab: Lab, scenario: str, levels: dict[str, Level], words: str) -> None:
     found = why(lab, scenario, **levels)
     assert words in found
+
+
+def test_a_run_that_puts_more_vms_on_a_host_than_the_lab_allows_can_never_start() -> None:
+    narrow = replace(TWO, limits=Limits(vms_per_host=1))
+    for scenario in ("same-host", "during-migration"):
+        assert "puts 2 VMs on one host, and the lab allows 1" in why(narrow, scenario, seconds=12.0)
+    for scenario in ("cross-host", "vm-to-host", "host-to-host"):
+        assert why(narrow, scenario) == ""
 
 
 @pytest.mark.parametrize(
