@@ -58,6 +58,9 @@ def test_the_same_content_is_submitted_once_while_it_has_not_ended(store: Store)
     with pytest.raises(SpecError, match=f"Campaign {first} .* is active") as refusal:
         submit(store, once=True)
     assert "--again" in refusal.value.todo
+    with pytest.raises(SpecError, match=f"Campaign {first} .* is active"):
+        store.refuse_second("d")
+    store.refuse_second("another")
     assert submit(store, once=True, digest="another") != first
     store.set_state(first, CampaignState.PAUSED)
     with pytest.raises(SpecError, match="is paused"):
