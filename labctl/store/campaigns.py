@@ -40,11 +40,6 @@ class Campaigns(Room):
         with self._db.reading() as db:
             return db.execute(query).scalar()
 
-    def refuse_second(self, digest: str) -> None:
-        """Raise `SpecError` when a campaign with this content has not ended."""
-        with reading(self._engine) as db:
-            _refuse_second(db, digest)
-
     def newest_campaign(self) -> int | None:
         """The id of the campaign that was submitted last; labctl's own health checks are none."""
         query = select(func.max(campaigns.c.id)).where(campaigns.c.purpose != Purpose.HEALTH)

@@ -69,6 +69,11 @@ class Submission(Room):
             _insert_runs(db, campaign_id, applicable, order)
         return campaign_id
 
+    def refuse_second(self, digest: str) -> None:
+        """Raise `SpecError` when a campaign with this content has not ended."""
+        with self._db.reading() as db:
+            _refuse_second(db, digest)
+
     def add_runs(self, campaign_id: int, cell_id: str, replicates: Iterable[int]) -> int:
         """Add further runs of a cell at the end of the order of work. Replicates that are there already are left alone.
         Returns how many were added."""
