@@ -1,4 +1,4 @@
-"""The procedure of an attempt, to be read top to bottom: place, verify, transfer (migrate), collect, release.
+"""The procedure of an attempt, to be read top to bottom: place, verify, settle, transfer (migrate), collect, release.
 
 Its hosts are leased before it begins (`labctl.campaign.engine.advance`) and freed when its result is accepted.
 """
@@ -21,6 +21,7 @@ from workers.hypervisors.base import MigrationOutcome
 from workers.journal import Journal
 from workers.machines import Machines
 from workers.placing import Endpoint, Placed, place, release
+from workers.settling import settle
 from workers.together import together
 from workers.transferring import roles, transfer
 from workers.verification import Asked, differences, prepare, read_machine, verify_vm
@@ -86,11 +87,12 @@ class Attempt:
         with journal.phase("verify"):
             self._verify(placed)
         who = roles(order, placed)
+        noisy = self._settle(placed) if order.warmups else ""
         for index in range(1, order.warmups + 1):
             with journal.phase("warm-up"):
                 fault = transfer(
                     order, order.warmup, who, journal, self._guard,
-                    attempt=self._claimed.id, index=index, counted=False,
+                    attempt=self._claimed.id, index=index, counted=False, noisy=noisy,
                 )  # fmt: skip
             if fault is not None:
                 raise fault
@@ -98,16 +100,35 @@ class Attempt:
             if index > 1:
                 with journal.phase("verify"):
                     together(placed.both, self._inside)
+            noisy = self._settle(placed)
             with journal.phase("transfer"):
                 fault = transfer(
-                    order, order.transfer, who, journal, self._guard,
-                    attempt=self._claimed.id, index=index, counted=True, event=self._event(placed, index),
+                    order, order.transfer, who, journal, self._guard, attempt=self._claimed.id, index=index,
+                    counted=True, noisy=noisy, event=self._event(placed, index),
                 )  # fmt: skip
             self._judge_migrations(placed, index)
             if fault is not None:
                 raise fault
         with journal.phase("collect"):
             self._collect(placed)
+
+    # Settle
+
+    def _settle(self, placed: Placed) -> str:
+        """Wait for quiet hosts, where the lab has limits for that. Returns what they still do beyond these."""
+        lab, wait = self._machines.lab, self._order.quiet
+        if wait is None or lab.quiet is None:
+            return ""
+        with self._journal.phase("settle"):
+            return settle(
+                wait,
+                lab.quiet,
+                [name for name in self._order.placement.hosts if name in lab.hosts],
+                self._machines,
+                self._guard,
+                ours={endpoint.vm.uuid for endpoint in placed.both if endpoint.vm is not None},
+                keep=lambda host, facts: self._fact(f"host:{host}", "before", facts),
+            )
 
     # Verify and collect
 

@@ -86,11 +86,13 @@ def transfer(
     attempt: int,
     index: int,
     counted: bool,
+    noisy: str = "",
     event: Callable[[float], None] | None = None,
 ) -> LabctlError | None:
     """Make one transfer and keep it in the journal. Returns whose fault it is when it holds no whole figure, else None.
 
-    `event` is called with the monotonic time at which the client was started, as soon as it runs; it takes its time.
+    `noisy` says what else its hosts are doing. `event` is called with the monotonic time at which the client was started,
+    as soon as it runs; it takes its time.
     """
     tool = find_tool(asked.tool)
     asked = replace(asked, reverse=who.reverse)
@@ -126,6 +128,7 @@ def transfer(
         zero=zero,
         zero_uncertainty=uncertainty,
         clock_offset=offset,
+        noisy=noisy,
     )
     journal.transfers.append(result)
     for name, content in (

@@ -74,10 +74,10 @@ def first_transfer_flag(figures: Sequence[RunFigure]) -> Flag | None:
 
 def _transfer_flags(result: AttemptResult, transfer: TransferResult, levels: Mapping[str, Level]) -> list[Flag]:
     reading = transfer.reading
+    flags = [Flag(kind="noisy", what=f"hosts were not quiet: {transfer.noisy}")] if transfer.noisy else []
     why = why_not_counted(reading)
     if why:
-        return [Flag(kind="not-counted", what=f"a transfer is not counted: {why}")]
-    flags = []
+        return [*flags, Flag(kind="not-counted", what=f"a transfer is not counted: {why}")]
     if reading.side == "sender":
         flags.append(Flag(kind="sender-side", what="the figure is the sender's; the receiver's could not be had"))
     intervals = reading.intervals or ()

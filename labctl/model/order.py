@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from labctl.model.campaign import Timeouts
+from labctl.model.campaign import QuietWait, Timeouts
 from labctl.model.scenario import Scenario, Side
 from labctl.model.settings import Level
 
@@ -98,3 +98,5 @@ class RunOrder:
     reuse: bool
     settings: Mapping[str, Level]
     """All settings of the run in canonical form, for the record."""
+    quiet: QuietWait | None = None
+    """How to wait for quiet hosts before transfers; None: the lab has no quiet limits."""

@@ -44,6 +44,8 @@ class TransferResult:
     zero: float | None = None
     zero_uncertainty: float | None = None
     clock_offset: ClockOffset | None = None
+    noisy: str = ""
+    """What else its hosts were doing when it began, beyond the quiet limits of the lab; empty when they were quiet."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ def resolve(campaign: Campaign, cell: Cell, lab: Lab, *, placement: Placement | 
         timeouts=campaign.timeouts,
         reuse=campaign.reuse,
         settings=settings,
+        quiet=campaign.quiet if lab.quiet is not None else None,
     )
 
 

@@ -91,6 +91,20 @@ class MigrationOutcome:
     samples: tuple[MigrationSample, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class HostLoad:
+    """What a host was doing for a moment. None is unknown: the lab gives no way to learn it."""
+
+    cpu: float
+    """Share of all its cores that were busy, 0 to 1."""
+    running: frozenset[str] = frozenset()
+    """UUIDs of the VMs that ran, whoever's they are; paused ones don't run."""
+    load: float | None = None
+    """Load average over one minute, per core. It remembers what ran before, labctl's own work too."""
+    network: float | None = None
+    """bit/s over all its physical interfaces, both ways."""
+
+
 class VmDriver(Protocol):
     """VMs on the hosts of one hypervisor kind in one lab. Connections are made lazily, in the process that uses them.
 
@@ -141,6 +155,9 @@ class VmDriver(Protocol):
 
     def host_facts(self, host: str) -> Mapping[str, Fact]:
         """Versions, kernel, CPU, memory, load, other running VMs of a host."""
+
+    def load(self, host: str) -> HostLoad:
+        """What the host is doing, watched for less than a second in which nobody asks it anything."""
 
     def check_migration(self, source: str, destination: str) -> str:
         """Why a VM can't be migrated between two hosts, in a sentence; empty when nothing speaks against it."""

@@ -17,8 +17,8 @@ from workers.channels.base import Channel, ChannelError
 from workers.channels.qemu_agent import QemuAgentChannel
 from workers.channels.ssh import SshChannel
 from workers.guard import Deadline, Guard
-from workers.hypervisors.base import NAME_PREFIX, MigrationOutcome, OwnedVm, OwnershipMark, Vm, VmRequest
-from workers.hypervisors.kvm import facts, migration, storage
+from workers.hypervisors.base import NAME_PREFIX, HostLoad, MigrationOutcome, OwnedVm, OwnershipMark, Vm, VmRequest
+from workers.hypervisors.kvm import facts, load, migration, storage
 from workers.hypervisors.kvm import vm as vms
 from workers.hypervisors.kvm.agent import LibvirtAgent
 from workers.hypervisors.kvm.connection import Connections, lab_error
@@ -134,6 +134,12 @@ class KvmDriver:
         """Versions, CPU, memory, load, and how many VMs run on the host."""
         return facts.host_facts(self._connections, self._lab, host)
 
+    def load(self, host: str) -> HostLoad:
+        """What the host is doing. Load average and network are known for hosts with `ssh` only."""
+        where = self._connections.host(host)
+        channel = self._host_channel(where.name, where.ssh) if where.ssh is not None else None
+        return load.host_load(self._connections, host, channel, self._guard)
+
     def check_migration(self, source: str, destination: str) -> str:
         """Why a VM can't be migrated between two hosts, in a sentence; empty when nothing speaks against it."""
         return migration.check(self._connections, self._lab, source, destination)
@@ -159,9 +165,12 @@ class KvmDriver:
         access = SshAccess(
             address=str(vm.address.ip), user=image.ssh_user, key=image.ssh_key, known_hosts=host.ssh.known_hosts
         )
-        if host.name not in self._jumps:
-            self._jumps[host.name] = SshChannel(endpoint=f"host {host.name}", access=host.ssh, guard=self._guard)
-        return SshChannel(endpoint=endpoint, access=access, guard=self._guard, via=self._jumps[host.name])
+        via = self._host_channel(host.name, host.ssh)
+        return SshChannel(endpoint=endpoint, access=access, guard=self._guard, via=via)
+
+    def _host_channel(self, host: str, access: SshAccess) -> SshChannel:
+        """The channel to a host itself."""
+        return self._jumps.setdefault(host, SshChannel(endpoint=f"host {host}", access=access, guard=self._guard))
 
     def _candidates(self, vm: Vm) -> tuple[str, ...]:
         """The hosts that the VM may be on: known when this driver created it, else all that it could have moved to."""

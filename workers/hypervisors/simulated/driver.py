@@ -11,7 +11,7 @@ from labctl.model.result import Fact, MigrationSample
 from workers.channels.base import Channel
 from workers.channels.simulated import SimulatedChannel
 from workers.guard import Guard
-from workers.hypervisors.base import NAME_PREFIX, MigrationOutcome, OwnedVm, OwnershipMark, Vm, VmRequest
+from workers.hypervisors.base import NAME_PREFIX, HostLoad, MigrationOutcome, OwnedVm, OwnershipMark, Vm, VmRequest
 from workers.hypervisors.simulated import facts, migration
 from workers.hypervisors.simulated import vm as vms
 from workers.hypervisors.simulated.inside import MachineInside, VmInside
@@ -110,6 +110,11 @@ class SimulatedDriver:
         """Versions, CPU, memory, load, and how many VMs run on the host."""
         self._ask("host_facts", host)
         return facts.host_facts(self._world, host)
+
+    def load(self, host: str) -> HostLoad:
+        """What the host is doing: what its faults `busy` say, and its VMs."""
+        self._ask("load", host)
+        return facts.host_load(self._world, host)
 
     def check_migration(self, source: str, destination: str) -> str:
         """Why a VM can't be migrated between two hosts, in a sentence; empty when nothing speaks against it."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from labctl import clock
 from labctl.model.result import Fact
+from workers.hypervisors.base import HostLoad
 from workers.hypervisors.simulated import vm as vms
 from workers.hypervisors.simulated.faults import FaultKind
 from workers.hypervisors.simulated.world import World
@@ -42,6 +43,13 @@ def host_facts(world: World, host: str) -> Mapping[str, Fact]:
         "vms.ours": ours,
         "vms.foreign": len(found) - ours,
     }
+
+
+def host_load(world: World, host: str) -> HostLoad:
+    """What a host is doing now. Its network is idle between transfers."""
+    busy = world.faults.factor(FaultKind.BUSY, host, otherwise=_IDLE_SHARE)
+    running = frozenset(one.uuid for one in vms.everything(world, host) if not one.paused)
+    return HostLoad(cpu=busy, load=busy, network=0.0, running=running)
 
 
 def host_uuid(host: str) -> str:
