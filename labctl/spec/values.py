@@ -135,6 +135,7 @@ _RATE_UNITS = {
 }
 
 _TIME_UNITS = {"": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 1000), "min": Fraction(60), "h": Fraction(3600)}
+_TIME_UNITS |= {"d": Fraction(86_400)}
 
 
 def _size(setting: Setting, value: object) -> Level:

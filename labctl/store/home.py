@@ -21,6 +21,12 @@ _LOOK_SECONDS = 0.2
 class Home(Room):
     """The part of the store that is about the machine that it is worked on from."""
 
+    def home(self) -> str:
+        """The name of the machine that an SQLite store is worked on from; empty for a server's, and before any was."""
+        with self._db.reading() as db:
+            there = _machine(db)
+        return there.name if there is not None else ""
+
     def work_here(self) -> None:
         """Say that this machine works on the store. Whoever starts runs or carries them out says so first; reading is free.
 

@@ -14,7 +14,8 @@ from labctl.model.outcome import OutcomeDetail, Purpose, RunState
 from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, RawOutput, RunRecord
 from labctl.spec.documents import from_json
 from labctl.store.room import Room, campaign_row
-from labctl.store.tables import attempts, cells, raw_outputs, runs
+from labctl.store.tables import attempts, campaigns, cells, raw_outputs, runs
+from labctl.store.values import Contents
 
 
 class Records(Room):
@@ -85,6 +86,22 @@ class Records(Room):
                 forget = update(raw_outputs).where(raw_outputs.c.id.in_(sizes))
                 db.execute(forget.values(content=None, pruned=clock.now()))
         return len(sizes), sum(sizes.values())
+
+    def contents(self) -> Contents:
+        """How much is in the store."""
+        numbers = {table.name: select(func.count()).select_from(table) for table in (campaigns, runs, attempts)}
+        kept = select(func.count(), func.coalesce(func.sum(func.length(raw_outputs.c.content)), 0)).where(
+            raw_outputs.c.content.is_not(None)
+        )
+        forgotten = select(func.count()).where(raw_outputs.c.content.is_(None))
+        with self._db.reading() as db:
+            raw, raw_bytes = db.execute(kept).one()
+            return Contents(
+                **{name: db.execute(number).scalar_one() for name, number in numbers.items()},
+                raw=raw,
+                raw_bytes=int(raw_bytes),
+                forgotten=db.execute(forgotten).scalar_one(),
+            )
 
     def reclaimable(self) -> tuple[int, int]:
         """(bytes that `vacuum` would give back, bytes of the whole database); (0, 0) where the server sees to it."""

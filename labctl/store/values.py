@@ -285,6 +285,20 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contents:
+    """How much is in a store: numbers of rows, and the bytes in which raw outputs are kept."""
+
+    campaigns: int
+    runs: int
+    attempts: int
+    raw: int
+    """Raw outputs whose content is kept."""
+    raw_bytes: int
+    forgotten: int
+    """Raw outputs whose content was pruned."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that people may want to hear of. Of one `scope` and `key` there is only ever one."""
 

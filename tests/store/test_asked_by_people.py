@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from labctl import clock
 from labctl.errors import SpecError
 from labctl.model.campaign import PlannedCell
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, Purpose
-from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Store, open_store
+from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Contents, Store, open_store
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
 
 STOPPED = OutcomeDetail(outcome=Outcome.CANCELLED, kind="cell-stopped", what="It fails on every host.")
@@ -137,3 +139,22 @@ def test_the_latest_ends_are_those_of_attempts_that_brought_something_back(store
     assert len(ends) == 2
     assert ends[0] >= ends[1]
     assert store.latest_ends(campaign, limit=1) == ends[:1]
+
+
+def test_the_contents_are_counted(store: Store) -> None:
+    assert store.contents() == Contents(campaigns=0, runs=0, attempts=0, raw=0, raw_bytes=0, forgotten=0)
+    campaign = submit(store)
+    ended(store, campaign, Outcome.OK)
+    ended(store, campaign, Outcome.FAILED)
+    kept = store.contents()
+    assert (kept.campaigns, kept.runs, kept.attempts, kept.raw, kept.forgotten) == (1, 3, 2, 2, 0)
+    assert kept.raw_bytes > 0
+    store.prune_raw(older_than=clock.now() + 1)
+    left = store.contents()
+    assert (left.raw, left.raw_bytes, left.forgotten) == (0, 0, 2)
+
+
+def test_the_machine_that_works_on_a_store_is_known(store: Store) -> None:
+    assert store.home() == ""
+    store.work_here()
+    assert store.home() == platform.node()
