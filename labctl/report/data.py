@@ -140,6 +140,8 @@ class Report:
     name: str
     state: str
     lab: str
+    simulated: bool
+    """The lab only pretends: its figures are made up."""
     question: str
     headline: str
     """The answer in one sentence."""
@@ -177,6 +179,10 @@ class Report:
         return next(row for row in self.rows if row.cell == cell)
 
 
+SIMULATED = "Simulated: no machine was touched, and no figure here is a measurement."
+"""What every report of a simulated lab says before anything else."""
+
+
 def report_of(record: CampaignRecord) -> Report:
     """The report of a submitted campaign in whatever state it is."""
     campaign = campaign_of(record)
@@ -192,6 +198,7 @@ def report_of(record: CampaignRecord) -> Report:
         name=record.name,
         state=record.state,
         lab=record.lab,
+        simulated=record.lab_document.get("simulated") is not None,
         question=campaign.question or f"How does throughput depend on the {_name(bar_factor)}?",
         headline=_headline(rows, migrations, bar_factor, campaign),
         status=_status(record, completeness, cells),

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import io
 import random
 from dataclasses import replace
+
+from rich.console import Console
 
 from labctl.analysis.comparison import Difference
 from labctl.model.campaign import Order
@@ -9,9 +12,11 @@ from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, RunState
 from labctl.model.result import CampaignRecord, Fact, FactSet, RunRecord
 from labctl.model.scenario import Scenario
 from labctl.model.settings import Level
-from labctl.report.data import Report, figures_of, report_of
+from labctl.report import print_terminal
+from labctl.report.data import SIMULATED, Report, figures_of, report_of
 from labctl.report.facts import Spread, facts_of
 from labctl.report.failures import Fault
+from labctl.report.html import render_html
 from tests.report.records import (
     campaign_record,
     cell_record,
@@ -202,3 +207,17 @@ def test_facts_that_differ_between_runs_of_one_cell_stand_out() -> None:
 def test_facts_equal_before_and_after_are_one_row() -> None:
     rows = facts_of(_record_with_facts(("virtio", "before", "6.1"), ("virtio", "after", "6.1")))
     assert [(row.when, row.values[0].value) for row in rows] == [("before, after", "6.1")]
+
+
+def test_a_report_of_a_simulated_lab_says_so() -> None:
+    assert not report_of(matrix_record()).simulated
+    record = replace(matrix_record(), lab_document={"simulated": {"directory": "/nowhere", "seed": 1}})
+    assert report_of(record).simulated
+    assert not report_of(replace(record, lab_document={"simulated": None})).simulated
+    console = Console(file=io.StringIO(), width=100)
+    print_terminal(record, console)
+    assert isinstance(console.file, io.StringIO)
+    assert SIMULATED in console.file.getvalue().splitlines()[0]
+    page = render_html(report_of(record))
+    assert page.index(SIMULATED) < page.index("<h1>")
+    assert SIMULATED not in render_html(report_of(matrix_record()))
