@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, Row, bindparam, exists, func, select, update
 
 from labctl import clock
-from labctl.model.outcome import CampaignState, Purpose
+from labctl.model.outcome import CampaignState, Purpose, RunState
 from labctl.store.room import Room, campaign_row, least_share, newest_attempt, same_content
 from labctl.store.tables import campaigns, runs
 from labctl.store.values import CampaignHead, CampaignLine, QueuedCampaign
@@ -23,6 +23,17 @@ _QUEUE = (
     .where(campaigns.c.state == CampaignState.ACTIVE)
     .order_by(campaigns.c.priority.desc(), campaigns.c.share, campaigns.c.id)
 )  # fmt: skip
+_FINISH = (
+    update(campaigns)
+    .where(
+        campaigns.c.id == bindparam("campaign"),
+        campaigns.c.state == CampaignState.ACTIVE,
+        ~exists().where(
+            runs.c.campaign_id == bindparam("campaign"), runs.c.state.in_([RunState.PENDING, RunState.ACTIVE])
+        ),
+    )
+    .values(state=CampaignState.DONE, stop_attempts=False, why="", hold="", ended=bindparam("at"))
+)
 
 
 class Campaigns(Room):
@@ -117,11 +128,23 @@ class Campaigns(Room):
             if before.state not in only_from:
                 return False
             if state is CampaignState.ACTIVE and before.state != state:
-                values["share"] = max(before.share, least_share(db))
+                values["share"] = max(before.share, least_share(db, before.lab))
                 if CampaignState(before.state).ended:
                     values["forgiven"] = newest_attempt(campaign_id)
             db.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(**values))
         return bool(before.state != state)
+
+    def finish(self, campaign_id: int) -> bool:
+        """End an active campaign all of whose runs are done. False, and nothing is changed, when it has others or is not
+        active."""
+        with self._db.writing() as db:
+            return db.execute(_FINISH, {"campaign": campaign_id, "at": clock.now()}).rowcount == 1
+
+    def raise_share(self, campaign_id: int, least: float) -> None:
+        """Have a campaign take its turns as if it had been given so much at least (machine seconds)."""
+        given_less = campaigns.c.id == campaign_id, campaigns.c.share < least
+        with self._db.writing() as db:
+            db.execute(update(campaigns).where(*given_less).values(share=least))
 
     def set_hold(self, campaign_id: int, hold: str) -> None:
         """Say what keeps an active campaign from starting runs now; empty: nothing does."""

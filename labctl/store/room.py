@@ -94,9 +94,9 @@ def same_content(db: Connection, digest: str) -> list[Any]:
     return [row for row in db.execute(query.order_by(campaigns.c.id)) if not CampaignState(row.state).ended]
 
 
-def least_share(db: Connection) -> float:
-    """Where a campaign begins among the active ones: it is neither made up for the past nor put behind."""
+def least_share(db: Connection, lab: str) -> float:
+    """Where a campaign begins among the active ones of its lab: it is neither made up for the past nor put behind."""
     least = select(func.min(campaigns.c.share)).where(
-        campaigns.c.state == CampaignState.ACTIVE, campaigns.c.purpose != Purpose.HEALTH
+        campaigns.c.lab == lab, campaigns.c.state == CampaignState.ACTIVE, campaigns.c.purpose != Purpose.HEALTH
     )
     return float(db.execute(least).scalar() or 0.0)

@@ -140,6 +140,15 @@ class Runs(Room):
         with self._db.reading() as db:
             return {row.cell: (row.timed, row.seconds / row.timed) for row in db.execute(query)}
 
+    def timed_cells(self, campaign_id: int, *, limit: int) -> tuple[tuple[Cell, float], ...]:
+        """Some of the cells that had an attempt with a figure or a failure, with the mean seconds of those."""
+        query = select(cells.c.levels, cells.c.timed, cells.c.seconds).where(
+            cells.c.campaign_id == campaign_id, cells.c.timed > 0
+        )
+        with self._db.reading() as db:
+            rows = db.execute(query.limit(limit)).all()
+        return tuple((Cell(levels=json.loads(row.levels)), row.seconds / row.timed) for row in rows)
+
     def cells_with_result(self, campaign_id: int) -> Mapping[str, int]:
         """How many runs ended `ok`, by cell id."""
         query = (

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, select, update
 
 from labctl import clock
 from labctl.errors import SpecError
@@ -62,7 +62,7 @@ class Submission(Room):
                     digest=digest,
                     purpose=purpose,
                     priority=campaign.priority,
-                    share=least_share(db),
+                    share=least_share(db, lab.name),
                 ),
             )
             applicable = _insert_cells(db, campaign_id, cells)
@@ -74,21 +74,40 @@ class Submission(Room):
         with self._db.reading() as db:
             _refuse_second(db, digest)
 
-    def add_runs(self, campaign_id: int, cell_id: str, replicates: Iterable[int]) -> int:
+    def add_runs(
+        self,
+        campaign_id: int,
+        cell_id: str,
+        replicates: Iterable[int],
+        *,
+        seconds: float = 0.0,
+        budget: float | None = None,
+    ) -> int:
         """Add further runs of a cell at the end of the order of work. Replicates that are there already are left alone.
-        Returns how many were added."""
+        Returns how many were added.
+
+        None is when the campaign has ended, or when all that were added to it, these of `seconds` each among them, would
+        take more seconds than the `budget`.
+        """
         with self._db.writing() as db:
+            campaign = db.execute(
+                select(campaigns.c.state, campaigns.c.added).where(campaigns.c.id == campaign_id)
+            ).one()
+            if CampaignState(campaign.state).ended:
+                return 0
             row = db.execute(
                 select(cells.c.id).where(cells.c.campaign_id == campaign_id, cells.c.cell == cell_id)
             ).scalar_one()
             there = set(db.execute(select(runs.c.replicate).where(runs.c.cell_id == row)).scalars())
             last = db.execute(select(func.max(runs.c.sequence)).where(runs.c.campaign_id == campaign_id)).scalar() or 0
             new = [replicate for replicate in replicates if replicate not in there]
-            if new:
-                db.execute(
-                    insert(runs),
-                    [_run(campaign_id, row, replicate, last + 1 + at) for at, replicate in enumerate(new)],
-                )
+            added = campaign.added + seconds * len(new)
+            if not new or (budget is not None and added > budget):
+                return 0
+            db.execute(
+                insert(runs), [_run(campaign_id, row, replicate, last + 1 + at) for at, replicate in enumerate(new)]
+            )
+            db.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(added=added))
         return len(new)
 
 

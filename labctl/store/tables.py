@@ -70,6 +70,7 @@ campaigns = Table(
     Column("why", Text, nullable=False, default=""),
     Column("hold", Text, nullable=False, default=""),
     Column("forgiven", Integer, nullable=False, default=0),
+    Column("added", Float, nullable=False, default=0.0),
 )
 
 cells = Table(

@@ -18,6 +18,7 @@ def upgrade() -> None:
         table.add_column(sa.Column("why", sa.Text(), nullable=False, server_default=""))
         table.add_column(sa.Column("hold", sa.Text(), nullable=False, server_default=""))
         table.add_column(sa.Column("forgiven", sa.Integer(), nullable=False, server_default="0"))
+        table.add_column(sa.Column("added", sa.Float(), nullable=False, server_default="0"))
         table.create_index(op.f("ix_campaigns_digest"), ["digest"])
     with op.batch_alter_table("cells") as table:
         table.add_column(sa.Column("timed", sa.Integer(), nullable=False, server_default="0"))

@@ -1,0 +1,109 @@
+"""What the scheduler asks of the store: shares, runs that are added, campaigns that are finished, what was learnt."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labctl.campaign import commands
+from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail
+from labctl.store import After, AttemptStart, Store, open_store
+from tests.values import a_campaign, a_lab, a_result, an_order
+
+CANCELLED = OutcomeDetail(outcome=Outcome.CANCELLED, kind="cancelled")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(tmp_path)
+    yield opened
+    opened.close()
+
+
+def submit(store: Store, lab: str = "lab") -> int:
+    return commands.submit(store, a_campaign(), replace(a_lab(), name=lab), campaign_text="c", lab_text="l")
+
+
+def work_on(store: Store, campaign: int, *, seconds: float) -> None:
+    """One run of the campaign is carried out."""
+    run = store.pending_runs(campaign, limit=1)[0]
+    asked = AttemptStart(run_id=run.id, order=an_order(), resources=frozenset({"machine:one"}), estimate=seconds)
+    (handle,) = store.start_attempts("lab", [asked])
+    assert handle is not None
+    assert store.claim(handle, worker="w:1") is not None
+    assert store.accept(handle, a_result(), After()) is not None
+
+
+def test_a_campaign_begins_with_the_least_share_of_those_of_its_lab(store: Store) -> None:
+    first = submit(store)
+    work_on(store, first, seconds=100.0)
+    elsewhere, second = submit(store, "other"), submit(store)
+    shares = {item.id: item.share for item in store.queue()}
+    assert shares == {first: 100.0, elsewhere: 0.0, second: 100.0}
+
+
+def test_a_share_is_raised_and_never_lowered(store: Store) -> None:
+    campaign = submit(store)
+    for least, share in ((50.0, 50.0), (20.0, 50.0)):
+        store.raise_share(campaign, least)
+        assert store.queue()[0].share == share
+
+
+def test_a_campaign_is_finished_once_and_only_when_all_its_runs_are_done(store: Store) -> None:
+    campaign = submit(store)
+    work_on(store, campaign, seconds=1.0)
+    assert not store.finish(campaign)
+    store.end_pending(campaign, CANCELLED)
+    assert store.finish(campaign)
+    assert store.state(campaign) is CampaignState.DONE
+    assert store.head(campaign).ended is not None
+    assert not store.finish(campaign)
+
+
+def test_a_campaign_that_is_not_active_is_not_finished(store: Store) -> None:
+    campaign = submit(store)
+    store.end_pending(campaign, CANCELLED)
+    for state in (CampaignState.PAUSED, CampaignState.STOPPED, CampaignState.CANCELLED):
+        store.set_state(campaign, state)
+        assert not store.finish(campaign)
+
+
+def test_runs_are_added_once_to_campaigns_that_go_on(store: Store) -> None:
+    campaign = submit(store)
+    cell = store.record(campaign).cells[0].id
+    assert [store.add_runs(campaign, cell, [replicate]) for replicate in (2, 3, 3)] == [0, 1, 0]
+    assert store.cell_replicates(campaign, cell) == (3, 3)
+    store.set_state(campaign, CampaignState.CANCELLED)
+    assert store.add_runs(campaign, cell, [4]) == 0
+
+
+def test_no_more_seconds_are_added_than_the_budget_has_whoever_adds(store: Store, tmp_path: Path) -> None:
+    campaign = submit(store)
+    cells = [cell.id for cell in store.record(campaign).cells]
+    added: list[int] = []
+
+    def add(cell: str) -> None:
+        mine = open_store(tmp_path)
+        added.extend(mine.add_runs(campaign, cell, [at], seconds=30.0, budget=100.0) for at in range(3, 9))
+        mine.close()
+
+    threads = [threading.Thread(target=add, args=(cell,)) for cell in cells]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(added) == 3
+
+
+def test_cells_that_were_timed_are_told_with_their_mean(store: Store) -> None:
+    campaign = submit(store)
+    assert store.timed_cells(campaign, limit=9) == ()
+    work_on(store, campaign, seconds=1.0)
+    ((cell, seconds),) = store.timed_cells(campaign, limit=9)
+    assert store.durations(campaign) == {cell.id: (1, seconds)}
+    work_on(store, campaign, seconds=1.0)
+    assert len(store.timed_cells(campaign, limit=1)) == 1
