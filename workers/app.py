@@ -1,84 +1,84 @@
 """The Celery app and its settings, nothing else.
 
-Why the settings are what they are: a transfer may take hours, and the database is the truth.
+Why the settings are what they are. A transfer may take hours, the database is the truth, and Redis may be gone at any
+moment:
 
-- Messages are acknowledged early (`task_acks_late` off). A late acknowledgement would have Redis deliver a message again
-  once the visibility timeout is over although its attempt still runs; here a lost message only costs the time until the
-  attempt is given up as unclaimed, and the store refuses a second claim anyway.
-- `worker_prefetch_multiplier` 1 and `worker_disable_prefetch`: no attempt waits, with its hosts leased, behind another.
-- Results are ignored: results are written to the store, under the attempt's token.
-- No time limits of Celery: every step has a deadline of its own, and a killed child could not clean its VMs.
-- Prefork pool; connections (libvirt, database) are made in the child that uses them, never before the fork.
-- The connection to Redis is retried for ever, with health checks and keepalive.
+- **Early acknowledgement** (`task_acks_late` off). Acknowledged late, a message whose attempt takes longer than the
+  visibility timeout is delivered again and again beside it, and with some versions a worker that loses Redis in
+  mid-attempt dies of it. Acknowledged early, a message can only be lost; then its attempt is given up as unclaimed after a
+  minute and its run goes back. Should one ever come twice all the same, `Store.claim` refuses it.
+- **Visibility timeout** of two weeks, in all three places that know one, because of all apps on a broker the shortest wins.
+  It only ever matters between a delivery and its acknowledgement, which are milliseconds apart. A worker that finds a
+  smaller one than the longest step refuses to start.
+- **`task_reject_on_worker_lost` off.** A lost child's message is not delivered again without limit: the attempt is lost in
+  the store, counted as a try, and its run is tried again as the outcome policy says.
+- **No attempt waits behind another**: `worker_prefetch_multiplier` is 1, and `consumption.OneEach` takes a message only
+  while a slot is free. Celery's own `worker_disable_prefetch` forgets what is running whenever it reconnects.
+- **Results off**: no backend at all. A result is written to the store, under the attempt's token.
+- **No countdown, ETA, retry, chord, group**: what waits, waits in the store.
+- **No time limits of Celery**: every step has a deadline of its own, and a killed child could not clean its VMs.
+- **Prefork**, started by `fork`: a crash of a C library costs one attempt. Nothing that is connected is made before the fork:
+  the store and libvirt are opened by the child that uses them, and both refuse to be used in another process.
+  Children outlive a main process that died, until their attempts have ended (`process.py`).
+- **Reconnecting for ever** (`broker_connection_max_retries` None), with keepalive and time limits on the connection, and
+  without cancelling what runs.
+- **Soft shutdown**: on SIGTERM no message is taken any more, and attempts may finish; the service that started the worker
+  says when they must end at their next step (`owner.py`). SIGQUIT, from somebody else, gives them a minute.
+- **No remote control, events, gossip, mingle, heartbeats** of Celery's: they are traffic, keys in Redis and ways to lose the
+  connection, and what they tell is in the store.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import threading
-import time
-from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import worker_ready
-from celery.worker import state
+from celery.signals import celeryd_init
 
-from workers.owner import owner_lives, owner_wants_an_end
+from labctl.campaign.broker import LONGEST_STEP_SECONDS, VARIABLE, broker_of
+from labctl.errors import SpecError
+from workers.consumption import OneEach
 
-VISIBILITY_SECONDS = 24 * 3600
-
-app = Celery("labctl-workers", broker=os.environ.get("LABCTL_BROKER", "redis://localhost:6379/0"))
+app = Celery("labctl-workers")
 app.conf.update(
+    broker_of(os.environ.get(VARIABLE) or "redis://localhost:6379/0").settings(),
     imports=("workers.tasks",),
     task_serializer="json",
     result_serializer="json",
     accept_content=["json"],
+    result_backend=None,
     task_ignore_result=True,
     task_acks_late=False,
     task_reject_on_worker_lost=False,
     task_create_missing_queues=True,
     worker_prefetch_multiplier=1,
-    worker_disable_prefetch=True,
-    worker_hijack_root_logger=False,
+    worker_enable_remote_control=False,
     worker_send_task_events=False,
+    worker_hijack_root_logger=False,
     worker_proc_alive_timeout=30,
+    worker_lost_wait=1.0,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+    worker_soft_shutdown_timeout=60,
+    broker_connection_retry=True,
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
-    broker_transport_options={
-        "visibility_timeout": VISIBILITY_SECONDS,
-        "health_check_interval": 10,
-        "socket_keepalive": True,
-    },
-    result_backend_transport_options={"visibility_timeout": VISIBILITY_SECONDS},
-    visibility_timeout=VISIBILITY_SECONDS,
 )
+app.steps["consumer"].add(OneEach)
 
 
-OWNER_LOOK_SECONDS = 2.0
-
-
-@worker_ready.connect  # type: ignore[untyped-decorator]
-def _tell_owner(**_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
-    """Tell the command that started this worker for itself that it consumes, and end when that command is gone."""
-    ready = os.environ.get("LABCTL_READY")
-    if ready:
-        Path(ready).touch()
-    if os.environ.get("LABCTL_OWNER"):
-        threading.Thread(target=_end_with_owner, name="owner", daemon=True).start()
-
-
-def _end_with_owner() -> None:
-    """End warmly when the owner is gone or asks for it: attempts in progress hear of it by their heartbeat and clean up.
-
-    Celery's own handler of SIGTERM prints a line first, and when that fails, as it does on a full disk, forgets to end.
-    So the wish is noted here, and the signal only wakes the main loop up.
-    """
-    while owner_lives() and not owner_wants_an_end():
-        time.sleep(OWNER_LOOK_SECONDS)
-    state.should_stop = os.EX_OK
-    if not owner_lives():
-        shutil.rmtree(Path(os.environ["LABCTL_READY"]).parent, ignore_errors=True)
-    os.kill(os.getpid(), signal.SIGTERM)
+@celeryd_init.connect  # type: ignore[untyped-decorator]
+def refuse_short_visibility(conf: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Raise `SpecError` at the start of a worker whose messages could be delivered twice because a step takes long."""
+    found = {
+        "broker_transport_options": conf.broker_transport_options.get("visibility_timeout"),
+        "result_backend_transport_options": conf.result_backend_transport_options.get("visibility_timeout"),
+        "visibility_timeout": conf.get("visibility_timeout"),
+    }
+    for place, seconds in found.items():
+        if not seconds or seconds < LONGEST_STEP_SECONDS:
+            raise SpecError(
+                f"The visibility timeout in `{place}` is {seconds} s, less than the longest step of {LONGEST_STEP_SECONDS} s.",
+                why="Redis would deliver the message of a long transfer a second time.",
+                todo="Leave the setting as labctl has it.",
+            )

@@ -1,8 +1,8 @@
-"""What `labctl run` starts for itself and stops again: a private Redis and a worker.
+"""What a service keeps alive: a worker, and a private Redis when it was given no broker.
 
-Redis listens on a unix socket in a directory of its own and keeps nothing on disk: the store is the truth. Both
-processes have sessions of their own, so that a Ctrl-C in the terminal reaches only the command itself, and both end
-when the command dies, however it dies (PR_SET_PDEATHSIG for Redis; the worker watches its owner).
+A private Redis listens on a unix socket in a directory of its own and keeps nothing on disk: the store is the truth. Both
+processes have sessions of their own, so that a Ctrl-C in the terminal reaches only the command itself, and both end when
+the command dies, however it dies (PR_SET_PDEATHSIG for Redis; the worker watches its owner).
 """
 
 from __future__ import annotations
@@ -16,168 +16,367 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import redis
 
-from labctl.campaign.dispatch import CeleryDispatcher, queue_of
+from labctl.campaign.broker import VARIABLE, Broker, broker_of, check, trouble, waiting
+from labctl.campaign.dispatch import CeleryDispatcher, still_waiting
+from labctl.campaign.supervisor import Supervisor, end, group_lives, kill_group, tail
+from labctl.campaign.worker_files import DIRECTORY_VARIABLE, OWNER_VARIABLE, Pulse, Wanted, WorkerFiles
 from labctl.errors import LabError
-from labctl.model.lab import Lab
+from labctl.model.patience import Patience, patience
 
-_START_SECONDS = 15.0
+START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
-_LAST_SECONDS = 45.0
+LAST_SECONDS = 45.0
 """How long a worker may take to end its attempts and to remove their VMs."""
+_LOOK_SECONDS = 1.0
+_SILENT_SECONDS = 5.0
+"""A private Redis that gives no answer for so long is ended and started anew."""
+_PULSELESS_SECONDS = 30.0
+"""A worker whose main process gives no pulse for so long is taken for hung."""
 _PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+class PrivateRedis:
+    """How a private Redis is started, and when it is well."""
+
+    name = "The private Redis"
+    kind = "broker"
+    start_seconds = START_SECONDS
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._log = directory / "redis.log"
+        socket = directory / "redis.sock"
+        self.broker = broker_of(f"redis+socket://{socket}")
+        self._socket = socket
+        self._client = self.broker.client(seconds=1.0)
+        self._answered = 0.0
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it. Raises `LabError` (`missing-program`) when it isn't installed."""
+        program = shutil.which("redis-server")
+        if program is None:
+            raise LabError(
+                "redis-server is not installed.",
+                kind="missing-program",
+                why="Without --broker, labctl brings up a private Redis as the broker between itself and its workers.",
+                todo="Run `make setup`, or `apt-get install redis-server`, or name a broker.",
+            )
+        self._socket.unlink(missing_ok=True)
+        with self._log.open("wb") as output:
+            return subprocess.Popen(
+                [program, "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700", "--save", "",
+                 "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no",
+                 "--dir", str(self._directory)],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )  # fmt: skip
+
+    def ready(self) -> bool:
+        """Whether it answers."""
+        if self._socket.exists():
+            with contextlib.suppress(redis.RedisError, OSError):
+                self._client.ping()
+                self._answered = time.monotonic()
+                return True
+        return False
+
+    def ill(self) -> str:
+        """Whether it has not answered for too long."""
+        if self.ready() or time.monotonic() - self._answered < _SILENT_SECONDS:
+            return ""
+        return f"gave no answer for {_SILENT_SECONDS:.0f} s"
+
+    def put_down(self, process: subprocess.Popen[bytes]) -> None:
+        """End it at once."""
+        kill_group(process.pid)
+        process.wait()
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return tail(self._log)
+
+    def close(self) -> None:
+        """Close the connection to it."""
+        self._client.close()
+
+
+class WorkerProcess:
+    """How a Celery worker is started, and when it is well.
+
+    Its main process may die or hang and be started again while its children go on with their attempts; what they are
+    is remembered, and all of them end with the service.
+    """
+
+    name = "The worker"
+    kind = "worker-died"
+    start_seconds = START_SECONDS
+
+    def __init__(
+        self, *, app: str, directory: Path, log: Path, environment: dict[str, str], wanted: Wanted, patient: Patience
+    ) -> None:
+        self._app = app
+        self._directory = directory
+        self._log = log
+        self._environment = environment
+        self._wanted = wanted
+        self._idle_seconds = patient.unclaimed / 2
+        self._leaders: list[int] = []
+        self._starts = 0
+        self.files = WorkerFiles(directory / "worker-0")
+        self.waiting: int | None = None
+        """How many messages wait in its queues; None while the broker doesn't say."""
+        self._pulse: tuple[Pulse | None, float] = (None, 0.0)
+        self._taking: tuple[int, float] = (0, 0.0)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What it serves."""
+        return self._wanted
+
+    def serve(self, wanted: Wanted) -> None:
+        """Have it serve something else from now on."""
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self.files.want(wanted)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it."""
+        self._starts += 1
+        self.files = WorkerFiles(self._directory / f"worker-{self._starts}")
+        self.files.want(self._wanted)
+        self._taking = (0, time.monotonic())
+        self._pulse = (None, time.monotonic())
+        environment = self._environment | {DIRECTORY_VARIABLE: str(self.files.directory)}
+        with self._log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", self._app, "worker", "--pool", "prefork",
+                 "--concurrency", str(self._wanted.slots), "--queues", ",".join(self._wanted.queues),
+                 "--hostname", f"labctl-{os.getpid()}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat",
+                 "--loglevel", "WARNING"],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=self._directory,
+                start_new_session=True,
+            )  # fmt: skip
+        self._leaders = [leader for leader in self._leaders if group_lives(leader)] + [process.pid]
+        return process
+
+    def ready(self) -> bool:
+        """Whether it takes messages."""
+        return self.files.pulse() is not None
+
+    def ill(self) -> str:
+        """Whether its main process hangs, or takes no messages though some wait and slots are free."""
+        now, pulse = time.monotonic(), self.files.pulse()
+        if pulse != self._pulse[0]:
+            self._pulse = pulse, now
+        if pulse is None or now - self._pulse[1] > _PULSELESS_SECONDS:
+            return f"gave no sign of life for {_PULSELESS_SECONDS:.0f} s"
+        if not self.waiting or pulse.busy >= self._wanted.slots or pulse.taken != self._taking[0]:
+            self._taking = pulse.taken, now
+        if now - self._taking[1] > self._idle_seconds:
+            return f"took none of {self.waiting} messages for {self._idle_seconds:.0f} s though it had free slots"
+        return ""
+
+    def put_down(self, process: subprocess.Popen[bytes]) -> None:
+        """End its main process at once, and only that: the attempts of its children go on."""
+        process.kill()
+        process.wait()
+
+    def last_words(self) -> str:
+        """The end of its log. Raises `LabError` (`version`) when it refuses to work here."""
+        refusal = self.files.refusal()
+        if refusal:
+            raise LabError(
+                "The worker refuses to work here.",
+                kind="version",
+                why=refusal,
+                todo="Install the same version of labctl on all machines that share a store, then start this again.",
+            )
+        return f"The end of its log: {tail(self._log)}"
+
+    def end(self, process: subprocess.Popen[bytes] | None, *, grace: float, at_once: Callable[[], bool]) -> None:
+        """End all of it: attempts may finish for `grace` seconds, then they are to end at their next step and have their
+        VMs removed, and what is left after that is forced."""
+        self.files.take_no_more()
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        self._wait(process, grace, at_once)
+        self.files.want_end()
+        self._wait(process, LAST_SECONDS, lambda: False)
+        for leader in self._leaders:
+            kill_group(leader)
+        if process is not None:
+            process.wait()
+
+    def _wait(self, process: subprocess.Popen[bytes] | None, seconds: float, at_once: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not at_once():
+            if process is not None:
+                process.poll()
+            if not any(group_lives(leader) for leader in self._leaders):
+                return
+            time.sleep(0.05)
+
+
 class Session:
-    """A running engine: where its broker is, what sends to it, and its worker process."""
+    """A worker that is kept alive, and the way to send to it and its like."""
 
-    broker: str
-    dispatcher: CeleryDispatcher
-    redis: subprocess.Popen[bytes]
-    worker: subprocess.Popen[bytes]
-    log: Path
+    def __init__(
+        self, broker: Broker, worker: WorkerProcess, private: Supervisor | None, say: Callable[[str], None]
+    ) -> None:
+        self.broker = broker
+        self.dispatcher = CeleryDispatcher(broker)
+        self.worker = worker
+        self.kept = Supervisor(worker, say=say)
+        self._private = private
+        self._say = say
+        self._client = broker.client()
+        self._looked = 0.0
+        self._since: float | None = None
+        self.trouble = ""
+        """Why the broker can't be used now, in a sentence for people; empty while it can."""
 
-    def check(self) -> None:
-        """Raise `LabError` (`worker-died`, `broker`) when the worker or Redis has ended by itself."""
-        code = self.worker.poll()
-        if code is not None:
-            raise LabError(
-                f"The worker ended with exit code {code}.",
-                kind="worker-died",
-                why=_tail(self.log),
-                todo="The campaign is kept: `labctl run --resume ID` goes on with it.",
-            )
-        code = self.redis.poll()
-        if code is not None:
-            raise LabError(
-                f"The private Redis ended with exit code {code}.",
-                kind="broker",
-                why="Something other than labctl ended it; for want of memory, perhaps.",
-                todo="The campaign is kept: `labctl run --resume ID` goes on with it.",
-            )
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody else uses the broker."""
+        return self._private is not None
+
+    @property
+    def broker_generation(self) -> int:
+        """Grows whenever a private Redis has been started anew, and has forgotten all messages."""
+        return self._private.generation if self._private is not None else 0
+
+    def look(self) -> None:
+        """Keep all of it alive: to be called often. Raises `LabError` when it can't be kept alive."""
+        if self._private is not None:
+            self._private.look()
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            self._look_at_broker()
+        self.kept.look()
+
+    def still_waiting(self, attempt_ids: tuple[int, ...]) -> frozenset[int]:
+        """Which of the attempts have messages that wait in the queues served here. Raises `LabError` (`broker`)."""
+        try:
+            return still_waiting(self._client, self.worker.wanted.queues, attempt_ids)
+        except (redis.RedisError, OSError) as error:
+            raise trouble(self.broker, error) from error
+
+    def note(self, error: LabError) -> None:
+        """The broker could not be used: say so, once for each time."""
+        if self._since is None:
+            self._since = time.time()
+            self._say(f"{error.what} {error.why} {error.todo}".strip())
+        since = time.strftime("%H:%M:%S", time.localtime(self._since))
+        self.trouble = f"broker: {error.what.rstrip('.')}, since {since}; it is tried again and again"
+
+    def close(self) -> None:
+        """Close connections."""
+        self.dispatcher.close()
+        self._client.close()
+
+    def _look_at_broker(self) -> None:
+        try:
+            self._client.set("labctl.alive", "", ex=60)
+            self.worker.waiting = waiting(self._client, self.worker.wanted.queues)
+        except (redis.RedisError, OSError) as error:
+            self.worker.waiting = None
+            self.note(trouble(self.broker, error))
+            return
+        if self._since is not None:
+            self._since, self.trouble = None, ""
+            self._say("The broker can be used again.")
 
 
 @contextmanager
-def session(lab: Lab, *, state: Path, store_url: str, slots: int) -> Iterator[Session]:
-    """Start Redis and a worker with so many slots; stop both at the end, whatever happens.
+def session(
+    *,
+    state: Path,
+    store_url: str,
+    broker: str | None,
+    wanted: Wanted,
+    say: Callable[[str], None],
+    grace: float = 0.0,
+    at_once: Callable[[], bool] = lambda: False,
+    stopped: Callable[[], bool] = lambda: False,
+    app: str = "workers.app",
+) -> Iterator[Session]:
+    """Start a worker, and a private Redis without a `broker` (URL); end both at the end, whatever happens.
 
+    At the end attempts in progress may finish for `grace` seconds, or until `at_once` says so; then they are ended.
     Raises `LabError` (`missing-program`, `broker`, `worker-died`) when they don't come up.
     """
     logs = state / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="labctl-") as directory:
-        broker = Path(directory) / "redis.sock"
-        with _redis(broker, Path(directory)) as process:
-            url = f"redis+socket://{broker}"
-            log = logs / f"worker-{os.getpid()}.log"
-            with _worker(
-                lab, broker=url, store_url=store_url, slots=slots, log=log, directory=Path(directory)
-            ) as worker:
-                dispatcher = CeleryDispatcher(url)
-                try:
-                    yield Session(broker=url, dispatcher=dispatcher, redis=process, worker=worker, log=log)
-                finally:
-                    dispatcher.close()
-
-
-@contextmanager
-def _redis(socket: Path, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    program = shutil.which("redis-server")
-    if program is None:
-        raise LabError(
-            "redis-server is not installed.",
-            kind="missing-program",
-            why="`labctl run` brings up a private Redis as the broker between itself and its workers.",
-            todo="Run `make setup`, or `apt-get install redis-server`.",
+    _forget_old(logs)
+    with (
+        tempfile.TemporaryDirectory(prefix="labctl-", ignore_cleanup_errors=True) as name,
+        contextlib.ExitStack() as stack,
+    ):
+        directory = Path(name)
+        private = None
+        if broker is None:
+            private = stack.enter_context(_private_redis(directory, say, stopped))
+            where = PrivateRedis(directory).broker
+        else:
+            where = broker_of(broker)
+            for warning in check(where):
+                say(warning)
+        environment = os.environ | {
+            VARIABLE: broker or where.url,
+            "LABCTL_STORE": store_url,
+            OWNER_VARIABLE: str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        }
+        worker = WorkerProcess(
+            app=app,
+            directory=directory,
+            log=logs / f"worker-{os.getpid()}.log",
+            environment=environment,
+            wanted=wanted,
+            patient=patience(),
         )
-    log = directory / "redis.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [program, "--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700", "--save", "",
-             "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", str(directory)],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=_end_with_parent,
-        )  # fmt: skip
-    try:
-        _wait_for_redis(process, socket, log)
-        yield process
-    finally:
-        _stop(process, seconds=_STOP_SECONDS)
-
-
-def _wait_for_redis(process: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
-    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=2)
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(redis.RedisError, OSError):
-            client.ping()
-            client.close()
-            return
-        time.sleep(0.02)
-    raise LabError(
-        "The private Redis did not come up.", kind="broker", why=_tail(log), todo="See the message of Redis."
-    )
+        running = Session(where, worker, private, say)
+        try:
+            running.kept.begin(stopped=stopped)
+            yield running
+        finally:
+            worker.end(running.kept.process, grace=grace, at_once=at_once)
+            running.close()
 
 
 @contextmanager
-def _worker(
-    lab: Lab, *, broker: str, store_url: str, slots: int, log: Path, directory: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    ready, stop = directory / "worker.ready", directory / "worker.stop"
-    environment = os.environ | {
-        "LABCTL_BROKER": broker,
-        "LABCTL_STORE": store_url,
-        "LABCTL_OWNER": str(os.getpid()),
-        "LABCTL_READY": str(ready),
-        "LABCTL_STOP": str(stop),
-        "PYTHONUNBUFFERED": "1",
-    }
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--pool", "prefork",
-             "--concurrency", str(slots), "--queues", queue_of(lab), "--hostname", f"run-{os.getpid()}@%h",
-             "--without-gossip", "--without-mingle", "--loglevel", "INFO"],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=directory,
-            start_new_session=True,
-        )  # fmt: skip
+def _private_redis(directory: Path, say: Callable[[str], None], stopped: Callable[[], bool]) -> Iterator[Supervisor]:
+    kept = PrivateRedis(directory)
+    supervisor = Supervisor(kept, say=say)
     try:
-        deadline = time.monotonic() + _START_SECONDS
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise LabError("The worker did not come up.", kind="worker-died", why=_tail(log), todo=f"See {log}.")
-            time.sleep(0.05)
-        yield process
+        supervisor.begin(stopped=stopped)
+        yield supervisor
     finally:
-        stop.touch()
-        _stop(process, seconds=_LAST_SECONDS)
+        if supervisor.process is not None:
+            end(supervisor.process, seconds=_STOP_SECONDS)
+        kept.close()
 
 
-def _stop(process: subprocess.Popen[bytes], *, seconds: float) -> None:
-    """End a process group that we started: ask, wait so many seconds, then force."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _forget_old(logs: Path) -> None:
+    """Remove the logs of workers that ended more than a month ago."""
+    month_ago = time.time() - 30 * 86_400
+    for log in _worker_logs(logs):
+        with contextlib.suppress(OSError):
+            if log.stat().st_mtime < month_ago:
+                log.unlink()
+
+
+def _worker_logs(logs: Path) -> Iterable[Path]:
+    return logs.glob("worker-*.log")
 
 
 def _end_with_parent() -> None:
     """In the child, before the program starts: be sent SIGTERM when the parent dies (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _tail(log: Path) -> str:
-    with contextlib.suppress(OSError):
-        lines = log.read_text(errors="replace").strip().splitlines()
-        return " | ".join(lines[-5:])
-    return ""

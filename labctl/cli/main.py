@@ -11,7 +11,7 @@ import ast
 import os
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -30,9 +30,12 @@ EXIT_BUG = 70
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What every command is given. `state` is the folder that holds the store, reports and logs."""
+    """What every command is given. `state` is the folder that holds reports and logs, and the store unless `store` is the
+    URL of another database. `broker` is the URL of the Redis to work with; None: a private one."""
 
     state: Path
+    store: str | None = field(default=None, repr=False)
+    broker: str | None = field(default=None, repr=False)
 
 
 class Commands(click.Group):
@@ -102,14 +105,26 @@ def default_state() -> Path:
     show_default="$XDG_STATE_HOME/labctl or ~/.local/state/labctl",
     help="Folder of the store, reports and logs.",
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    envvar="LABCTL_STORE",
+    help="Database of the store; without it, SQLite in the state folder. A URL with a password belongs into LABCTL_STORE.",
+)
+@click.option(
+    "--broker",
+    metavar="URL",
+    envvar="LABCTL_BROKER",
+    help="Redis that several machines share; without it, a private one. A URL with a password belongs into LABCTL_BROKER.",
+)
 @click.version_option(package_name="labctl", prog_name="labctl")
 @click.pass_context
-def main(ctx: click.Context, state: Path) -> None:
+def main(ctx: click.Context, state: Path, store: str | None, broker: str | None) -> None:
     """Measures what the network between virtual machines really delivers.
 
     Exit codes: 0 done; 1 the campaign ended with failed runs; 2 your input; 3 the lab; 130 interrupted.
     """
-    ctx.obj = Context(state=state)
+    ctx.obj = Context(state=state, store=store or None, broker=broker or None)
 
 
 def _module_name(command: str) -> str:

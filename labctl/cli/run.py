@@ -17,9 +17,11 @@ import click
 from rich.console import Console
 
 from labctl.campaign import commands
+from labctl.campaign.serving import Serving
 from labctl.campaign.work import work_off
 from labctl.cli.live import LiveView
 from labctl.cli.main import Context
+from labctl.cli.pages import page_of, write_page
 from labctl.errors import LabError, SpecError
 from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome
@@ -53,7 +55,7 @@ def run(
     """
     console = terminal_console()
     stop = threading.Event()
-    store = open_store(context.state)
+    store = open_store(context.state, url=context.store)
     try:
         if resume_id is not None:
             begin = _resumption(store, resume_id, campaign, lab_file)
@@ -63,9 +65,10 @@ def run(
             campaign_id = begin()
             reached = _work(store, campaign_id, context, console, stop)
         _report(store, campaign_id, context, console, output)
+        code = _exit_code(store, campaign_id, reached, console)
     finally:
         store.close()
-    sys.exit(_exit_code(reached, campaign_id, context, console))
+    sys.exit(code)
 
 
 Beginning = Callable[[], int]
@@ -93,8 +96,8 @@ def _submission(store: Store, campaign_file: Path | None, lab_file: Path | None,
     if max_runs is not None:
         checked = replace(checked, max_runs=max_runs)
     _check_lab(lab)
-    texts = {"campaign_text": campaign_file.read_text(), "lab_text": lab_file.read_text()}
-    return partial(commands.submit, store, checked, lab, **texts)
+    campaign_text, lab_text = campaign_file.read_text(), lab_file.read_text()
+    return partial(commands.submit, store, checked, lab, campaign_text=campaign_text, lab_text=lab_text)
 
 
 def _check_lab(lab: Lab) -> None:
@@ -117,9 +120,20 @@ def _work(store: Store, campaign_id: int, context: Context, console: Console, st
         f"Ctrl-C stops it; `labctl run --resume {campaign_id}` goes on.",
         highlight=False,
     )
+    serving = Serving(
+        state=context.state,
+        store_url=context.store or sqlite_url(context.state),
+        broker=context.broker,
+        only=campaign_id,
+    )
     with LiveView(console, head) as view:
         return work_off(
-            store, campaign_id, state=context.state, store_url=sqlite_url(context.state), view=view, stop=stop
+            store,
+            campaign_id,
+            serving=serving,
+            view=view,
+            stop=stop,
+            write_report=partial(write_page, store, context.state),
         )
 
 
@@ -144,7 +158,7 @@ def _stopping(stop: threading.Event, console: Console) -> Iterator[None]:
 
 def _report(store: Store, campaign_id: int, context: Context, console: Console, output: Path | None) -> None:
     record = store.record(campaign_id)
-    path = output or context.state / "reports" / f"campaign-{campaign_id}.html"
+    path = output or page_of(context.state, campaign_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_html(record, path)
@@ -156,15 +170,12 @@ def _report(store: Store, campaign_id: int, context: Context, console: Console, 
     console.print(f"\n{where}", highlight=False, soft_wrap=True)
 
 
-def _exit_code(reached: CampaignState, campaign_id: int, context: Context, console: Console) -> int:
-    if reached is not CampaignState.DONE:
+def _exit_code(store: Store, campaign_id: int, reached: CampaignState, console: Console) -> int:
+    if not reached.ended:
         console.print(f"Interrupted. `labctl run --resume {campaign_id}` goes on where it stopped.", highlight=False)
         return EXIT_INTERRUPTED
-    store = open_store(context.state)
-    try:
-        counts = store.run_counts(campaign_id)
-    finally:
-        store.close()
-    if counts.get(Outcome.FAILED) or counts.get(Outcome.LAB_ERROR):
+    if reached is not CampaignState.DONE:
+        console.print(f"The campaign is {reached}. {store.head(campaign_id).why}".rstrip(), highlight=False)
         return EXIT_FAILED_RUNS
-    return EXIT_OK
+    counts = store.run_counts(campaign_id)
+    return EXIT_FAILED_RUNS if counts.get(Outcome.FAILED) or counts.get(Outcome.LAB_ERROR) else EXIT_OK

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from workers.owner import owner_lives, owner_wants_an_end
+from labctl.campaign.worker_files import Pulse, Wanted, WorkerFiles
+from workers.owner import owner_lives, owner_wants_an_end, owner_wants_parking
 
 
 def test_a_worker_of_nobodys_has_an_owner_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABCTL_OWNER", raising=False)
-    monkeypatch.delenv("LABCTL_STOP", raising=False)
+    monkeypatch.delenv("LABCTL_WORKER_DIRECTORY", raising=False)
     assert owner_lives()
     assert not owner_wants_an_end()
+    assert owner_wants_parking()
 
 
 def test_an_owner_lives_until_it_ends_even_when_nobody_reaps_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +37,25 @@ def test_an_owner_lives_until_it_ends_even_when_nobody_reaps_it(monkeypatch: pyt
 
 
 def test_an_owner_asks_for_an_end_by_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LABCTL_STOP", str(tmp_path / "worker.stop"))
+    monkeypatch.setenv("LABCTL_WORKER_DIRECTORY", str(tmp_path / "worker-2"))
+    first, later = WorkerFiles(tmp_path / "worker-1"), WorkerFiles(tmp_path / "worker-3")
     assert not owner_wants_an_end()
-    (tmp_path / "worker.stop").touch()
-    assert owner_wants_an_end()
+    assert owner_wants_parking()
+    first.park_no_more()
+    assert not owner_wants_parking()
+    assert not owner_wants_an_end()
+    later.want_end()
+    assert owner_wants_an_end(), "all starts of a worker hear of it"
+
+
+def test_a_worker_and_its_owner_tell_each_other_by_files(tmp_path: Path) -> None:
+    files, seen = WorkerFiles(tmp_path / "worker-1"), WorkerFiles(tmp_path / "worker-1")
+    assert (seen.pulse(), seen.wanted(), seen.refusal()) == (None, None, "")
+    for beats in (1, 10**12, 2):
+        files.beat(Pulse(beats=beats, busy=3, taken=4))
+        assert seen.pulse() == Pulse(beats=beats, busy=3, taken=4)
+    files.want(Wanted(queues=("here.kvm", "there.kvm+vsphere"), slots=7))
+    assert seen.wanted() == Wanted(queues=("here.kvm", "there.kvm+vsphere"), slots=7)
+    files.refuse("another version")
+    assert seen.refusal() == "another version"
+    assert not WorkerFiles(tmp_path / "worker-2").refusal()

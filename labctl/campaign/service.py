@@ -1,0 +1,215 @@
+"""The service: one loop that keeps everything alive and the campaigns going. `labctl worker` and `labctl run` are it.
+
+What it does, over and over: look after the worker and Redis, give up what has died, have it cleaned, check hosts, start
+what can be started, tell people. All of it is idempotent, so any number of services may work on one store at once.
+
+It costs next to nothing, so that it disturbs no measurement on its machine: ten times a second it asks whether its processes
+live and whether anything in the store has changed, and it does the rest only when something has, or once a second.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from labctl import clock
+from labctl.campaign import health, judgement, liveness, scheduler
+from labctl.campaign.housekeeping import Housekeeping
+from labctl.campaign.notify import News, ReportWriter
+from labctl.campaign.registration import Registration, other_engines
+from labctl.campaign.serving import Served, Serving
+from labctl.campaign.session import Session, session
+from labctl.campaign.versions import untested
+from labctl.errors import LabError
+from labctl.model.outcome import AttemptState, CampaignState
+from labctl.store import Store
+
+STEP_SECONDS = 0.1
+LOOK_SECONDS = 1.0
+REVIEW_SECONDS = 5.0
+_STORE_PAUSE_SECONDS = 2.0
+_PARKED_SECONDS = 30.0
+"""How long the last service waits at its end until VMs that were kept for reuse are gone."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a person asks of a running service: to end, and then not to wait for attempts to finish."""
+
+    end: threading.Event = field(default_factory=threading.Event)
+    at_once: threading.Event = field(default_factory=threading.Event)
+
+
+def serve(
+    store: Store,
+    serving: Serving,
+    *,
+    asked: Asked,
+    say: Say,
+    write_report: ReportWriter,
+    on_look: Callable[[], None] = lambda: None,
+    at_end: Callable[[Session], None] | None = None,
+) -> None:
+    """Serve until it is asked to end, or until the only campaign is no longer active.
+
+    `on_look` is called whenever something may have changed, or once a second; `at_end` while everything still runs, also
+    after an error. Raises `LabError` when the worker or Redis can't be started and, with `only`, when the store can't be
+    used: that ends `labctl run`, which a person looks at, but no service that is left alone.
+    """
+    for warning in untested():
+        say(warning)
+    served = Served(store, serving)
+    with session(
+        state=serving.state, store_url=serving.store_url, broker=serving.broker, wanted=served.wanted(), say=say,
+        grace=serving.grace, at_once=asked.at_once.is_set, stopped=asked.end.is_set, app=serving.app,
+    ) as running:  # fmt: skip
+        service = _Service(store, serving, served, running, asked, say, write_report)
+        try:
+            service.loop(on_look)
+        finally:
+            service.end()
+            (at_end or service.remove_parked)(running)
+
+
+class _Service:
+    """A service in progress."""
+
+    def __init__(
+        self,
+        store: Store,
+        serving: Serving,
+        served: Served,
+        running: Session,
+        asked: Asked,
+        say: Say,
+        write_report: ReportWriter,
+    ) -> None:
+        self._store = store
+        self._serving = serving
+        self._served = served
+        self._running = running
+        self._asked = asked
+        self._say = say
+        self._registration = Registration(store, schedules=serving.schedules)
+        self._housekeeping = Housekeeping(store, serving.state, keep_raw=serving.keep_raw)
+        self._news = News(write_report)
+        self._watch = liveness.Watch()
+        self._cleaning = liveness.Cleaning()
+        self._generation = running.broker_generation
+        self._seen = -1
+        self._looked = self._reviewed = 0.0
+        self._next_look: float | None = None
+        self._hold = ""
+        self._ill_store = False
+
+    def loop(self, on_look: Callable[[], None]) -> None:
+        """Look, and look again."""
+        while not self._asked.end.is_set():
+            self._running.look()
+            if self._has_to_look():
+                if self._over():
+                    return
+                self._step()
+                on_look()
+            self._asked.end.wait(STEP_SECONDS)
+
+    def end(self) -> None:
+        """Say that nothing is started here any more, and send what there is to tell."""
+        self._registration.end()
+        self._news.close()
+
+    def remove_parked(self, running: Session) -> None:
+        """When nobody else goes on with the campaigns, VMs that are kept for their next runs are removed."""
+        if not self._serving.schedules:
+            return
+        running.worker.files.park_no_more()
+        with suppress(LabError):
+            liveness.withdraw(self._store, running.dispatcher.sent)
+            if other_engines(self._store):
+                return
+            idle = {vm.campaign_id for vm in self._store.live_vms() if vm.state == "parked"}
+            liveness.ask_to_clean(self._store, running.dispatcher, idle)
+            deadline = time.monotonic() + _PARKED_SECONDS
+            while time.monotonic() < deadline and not self._asked.at_once.is_set():
+                if not any(vm.state == "parked" for vm in self._store.live_vms()):
+                    return
+                running.look()
+                time.sleep(STEP_SECONDS)
+
+    def _has_to_look(self) -> bool:
+        """Whether something in the store has changed, some time has passed, or a moment has come that was waited for."""
+        with suppress(LabError):
+            before, self._seen = self._seen, self._store.version()
+            due = self._next_look is not None and clock.now() >= self._next_look
+            return self._seen != before or due or time.monotonic() - self._looked >= LOOK_SECONDS
+        return True
+
+    def _over(self) -> bool:
+        only = self._serving.only
+        return only is not None and self._store.state(only) is not CampaignState.ACTIVE
+
+    def _step(self) -> None:
+        """All that is due. What the broker is to blame for is said, and the work goes on."""
+        works = [self._look_after] if time.monotonic() - self._looked >= LOOK_SECONDS else []
+        works += [self._advance] if self._serving.schedules else []
+        try:
+            for work in works:
+                try:
+                    work()
+                except LabError as error:
+                    if error.kind != "broker":
+                        raise
+                    self._running.note(error)
+        except LabError as error:
+            if error.kind != "store" or self._serving.only is not None:
+                raise
+            if not self._ill_store:
+                self._say(str(error))
+            self._ill_store = True
+            self._asked.end.wait(_STORE_PAUSE_SECONDS)
+        else:
+            self._ill_store = False
+
+    def _advance(self) -> None:
+        """Start what can be started."""
+        hold = self._hold or self._running.trouble
+        if "only" not in scheduler.advance.__annotations__:
+            for queued in self._store.queue():
+                if not hold and self._serving.only in (None, queued.id):
+                    scheduler.advance(self._store, self._store.head(queued.id), self._running.dispatcher)
+            return
+        done = scheduler.advance(self._store, self._running.dispatcher, only=self._serving.only, hold=hold)  # type: ignore[call-arg,arg-type]
+        self._next_look = done.next_look  # type: ignore[attr-defined]
+
+    def _look_after(self) -> None:
+        """What is done once a second."""
+        self._looked = time.monotonic()
+        self._hold = self._housekeeping.look()
+        self._registration.look(self._running)
+        self._running.worker.serve(self._served.wanted())
+        if not self._serving.schedules:
+            return
+        self._withdraw_forgotten()
+        liveness.give_up_lost(
+            self._store, self._watch, self._running.dispatcher, still_waiting=self._running.still_waiting
+        )
+        self._cleaning.look(self._store, self._running.dispatcher)
+        health.due(self._store)
+        if self._looked - self._reviewed >= REVIEW_SECONDS:
+            self._reviewed = self._looked
+            for queued in self._store.queue():
+                judgement.review(self._store, queued.id)
+        self._news.send(self._store)
+
+    def _withdraw_forgotten(self) -> None:
+        """A private Redis that was started anew has forgotten its messages: attempts that wait for them go back."""
+        sent = self._running.dispatcher.sent
+        sent &= {sign.attempt_id for sign in self._store.signs() if sign.state is AttemptState.SENT}
+        if self._running.broker_generation != self._generation and not self._running.trouble:
+            self._generation = self._running.broker_generation
+            liveness.withdraw(self._store, sent - self._running.still_waiting(tuple(sent)))

@@ -1,0 +1,31 @@
+"""How a worker takes messages: one for each slot that is free."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+from celery.bootsteps import StartStopStep
+from celery.worker import state
+from celery.worker.consumer.tasks import Tasks
+
+
+class OneEach(StartStopStep):  # type: ignore[misc]  # Celery has no types
+    """Has the consumer take a message only while a slot is free, also after it has lost its connection.
+
+    When a connection is lost Celery forgets which messages it has taken, but attempts go on: so those that run are
+    counted too. A message that is not taken stays in Redis, for a worker that has a slot.
+    """
+
+    requires = (Tasks,)
+
+    def start(self, parent: Any) -> None:  # noqa: ANN401 - Celery's consumer
+        """Called whenever the consumer begins on a new connection."""
+        channel_qos = parent.task_consumer.channel.qos
+        within_prefetch = channel_qos.can_consume
+
+        def can_consume(_: Any) -> bool:  # noqa: ANN401 - kombu's QoS
+            taken = set(state.reserved_requests) | set(state.active_requests)
+            return bool(len(taken) < parent.pool.num_processes and within_prefetch())
+
+        channel_qos.can_consume = MethodType(can_consume, channel_qos)
