@@ -322,9 +322,12 @@ class Attempt:
 
     def _release(self, *, park: bool) -> None:
         """Let go of the VMs, also after a cancel: with machines of its own, whose guard nobody stops."""
-        machines = Machines(self._claimed.lab, store=self._store.identity, guard=Guard())
+        guard = Guard(self._guard.fence)
+        machines = Machines(self._claimed.lab, store=self._store.identity, guard=guard)
         try:
             self._journal.warnings.extend(release(self._claimed, machines, self._store, park=park))
+        except AttemptCancelled as void:
+            log.warning("attempt %s: its VMs are left to who cleans after it: %s", self._claimed.id, void.why)
         except Exception as error:
             # The result is worth more than a clean end: what is left is recorded, and cleaning finds it.
             log.exception("attempt %s: release failed", self._claimed.id)

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 from labctl import clock
 from labctl.errors import AttemptCancelled
+from workers.fence import Fence
 
 
 class Guard:
-    """Says whether the attempt may go on. Thread-safe; one per attempt, shared by everything that it calls."""
+    """Says whether the attempt may go on. Thread-safe; one per attempt, shared by everything that it calls.
 
-    def __init__(self) -> None:
+    Work that is no attempt's (cleaning, checks of a lab) has a guard without a fence.
+    """
+
+    def __init__(self, fence: Fence | None = None) -> None:
+        self.fence = fence
         self._stopped = threading.Event()
         self._reason = ""
 
@@ -31,6 +36,13 @@ class Guard:
         """Raise `AttemptCancelled` when the attempt was asked to end."""
         if self._stopped.is_set():
             raise AttemptCancelled("The attempt was asked to end.", why=self._reason)
+
+    def confirm(self) -> None:
+        """Raise `AttemptCancelled` when the attempt was asked to end or is no longer this worker's. To be asked before
+        anything of the lab is changed; raises `LabError` when nobody knows."""
+        self.check()
+        if self.fence is not None:
+            self.fence.confirm()
 
     def sleep(self, seconds: float) -> None:
         """Wait, or raise `AttemptCancelled` as soon as the attempt is asked to end."""

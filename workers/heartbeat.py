@@ -8,28 +8,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from labctl.errors import LabError
+from labctl.model.patience import patience
 from labctl.store import AttemptHandle, Store
+from workers.fence import real_seconds
 from workers.guard import Guard
 from workers.owner import owner_lives, owner_wants_an_end
 
 log = logging.getLogger(__name__)
 
-BEAT_SECONDS = 2.0
-
 
 @contextmanager
 def heartbeat(store: Store, handle: AttemptHandle, guard: Guard, phase: Callable[[], str]) -> Iterator[None]:
     """Beat in a thread for as long as the block runs. The guard stops when the store, or the owner's death, says so."""
-    ended = threading.Event()
+    ended, seconds = threading.Event(), patience().beat
 
     def look() -> None:
-        reason = _reason_to_end(store, handle, phase())
-        if reason:
+        reason = _reason_to_end(store, handle, guard, phase())
+        if reason and not guard.stopped:
             log.warning("attempt %s must end: %s", handle.id, reason)
             guard.stop(reason)
 
     def beat() -> None:
-        while not ended.wait(BEAT_SECONDS):
+        while not ended.wait(seconds):
             look()
 
     look()
@@ -43,16 +43,24 @@ def heartbeat(store: Store, handle: AttemptHandle, guard: Guard, phase: Callable
         thread.join()
 
 
-def _reason_to_end(store: Store, handle: AttemptHandle, phase: str) -> str:
+def _reason_to_end(store: Store, handle: AttemptHandle, guard: Guard, phase: str) -> str:
     if not owner_lives():
         return "the command that started this worker is gone"
     if owner_wants_an_end():
         return "the command that started this worker is ending"
+    asked = real_seconds()
     try:
-        return store.heartbeat(handle, phase=phase)
+        reason = store.heartbeat(handle, phase=phase)
     except LabError as error:
         log.warning("heartbeat of attempt %s failed: %s", handle.id, error)
+        return ""
     except Exception:
         # Whatever it is, the next beat may get through; an attempt whose heart stops is given up.
         log.exception("heartbeat of attempt %s failed", handle.id)
-    return ""
+        return ""
+    if guard.fence is not None and reason:
+        # Its token may be void, or somebody only wants it to end: the fence finds out before anything is changed.
+        guard.fence.doubt()
+    elif guard.fence is not None:
+        guard.fence.heard(asked)
+    return reason

@@ -13,6 +13,7 @@ from workers.channels.base import Channel
 from workers.channels.ssh import SshChannel
 from workers.guard import Guard
 from workers.hypervisors.base import VmDriver
+from workers.hypervisors.fenced import fenced
 from workers.hypervisors.simulated.driver import SimulatedDriver
 
 DRIVERS = {Hypervisor.KVM: "workers.hypervisors.kvm.driver:KvmDriver"}
@@ -35,7 +36,7 @@ class Machines:
         """The driver of a host's hypervisor, or of a lab that only pretends. Raises `LabError` (`no-driver`) when there
         is none."""
         if self._simulated is not None:
-            return self._simulated
+            return fenced(self._simulated, self._guard)
         kind = self.lab.hosts[host].hypervisor
         with self._making:
             if kind not in self._drivers:
@@ -43,7 +44,7 @@ class Machines:
                     raise LabError(f"There is no driver for {kind} yet.", kind="no-driver", host=host)
                 module, _, name = DRIVERS[kind].partition(":")
                 make = getattr(import_module(module), name)
-                self._drivers[kind] = make(self.lab, store=self._store, guard=self._guard)
+                self._drivers[kind] = fenced(make(self.lab, store=self._store, guard=self._guard), self._guard)
             return self._drivers[kind]
 
     def channel(self, name: str) -> Channel:

@@ -227,7 +227,8 @@ def vm_of(record: VmRecord) -> Vm:
 def release(claimed: ClaimedAttempt, machines: Machines, store: Store, *, park: bool) -> tuple[str, ...]:
     """Destroy the VMs of an attempt, or park them for reuse. Returns a sentence for each that could not be let go of.
 
-    What could not be destroyed stays recorded, so that cleaning finds it later.
+    What could not be destroyed stays recorded, so that cleaning finds it later. Raises `AttemptCancelled` when the attempt
+    was given up: its VMs are then removed by others.
     """
 
     def one(record: VmRecord) -> str:
@@ -236,7 +237,7 @@ def release(claimed: ClaimedAttempt, machines: Machines, store: Store, *, park: 
         try:
             if park and record.host == _home(claimed, record):
                 driver.pause(vm)
-                store.change_vm(vm.uuid, state="parked")
+                store.park_vm(vm.uuid, claimed.id)
             else:
                 driver.destroy(vm)
                 store.change_vm(vm.uuid, state="gone")

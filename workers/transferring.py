@@ -160,6 +160,7 @@ def _both_sides(
     grace = order.timeouts.transfer_grace
     lifetime = job_seconds(order, asked)
     patience = _SERVER_SECONDS if find_tool(asked.tool).server_ends else _LAST_WORDS_SECONDS
+    guard.confirm()
     try:
         server = who.server.channel.start(server_command, lifetime=lifetime, ready_port=port)
     except ChannelError as error:
@@ -170,6 +171,7 @@ def _both_sides(
             todo="It is tried again with fresh VMs.",
         ) from error
     try:
+        guard.confirm()
         started, began = clock.now(), clock.monotonic()
         client = who.client.channel.start(client_command, lifetime=lifetime)
         try:

@@ -49,11 +49,11 @@ def cleaned(store: Store, attempt_id: int) -> None:
     _follow_up(store, standing, detail, after)
 
 
-def unclean(store: Store, attempt_id: int, error: LabError) -> None:
+def unclean(store: Store, attempt_id: int, host: str, error: LabError) -> None:
     """What an attempt left on a host could not be removed: a strike against the host, like any lab-error of it."""
     standing = store.standing(attempt_id)
     detail = OutcomeDetail(
-        outcome=Outcome.LAB_ERROR, kind=error.kind, what=error.what, why=error.why, todo=error.todo, host=error.host
+        outcome=Outcome.LAB_ERROR, kind=error.kind, what=error.what, why=error.why, todo=error.todo, host=host
     )
     if store.blame(standing.lab.name, detail, _after(standing, detail)):
         tell_of_quarantine(store, store.head(standing.campaign_id))

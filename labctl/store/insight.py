@@ -120,6 +120,12 @@ class Insight(Room):
             lab=lab,
         )
 
+    def knows_attempt(self, campaign_id: int, attempt_id: int) -> bool:
+        """Whether a campaign of this store ever had this attempt."""
+        mine = attempts.c.id == attempt_id, attempts.c.campaign_id == campaign_id
+        with self._db.reading() as db:
+            return db.execute(select(attempts.c.id).where(*mine)).first() is not None
+
     def last_sign_of_life(self, attempt_id: int) -> tuple[RunOrder, float]:
         """What an attempt was to do, and when its worker was last known to live (or the attempt was created)."""
         with self._db.reading() as db:

@@ -112,6 +112,11 @@ class Vms(Room):
         with self._db.writing() as db:
             return db.execute(update(vms).where(*idle).values(state="live")).rowcount == 1
 
+    def has_had_vms(self, attempt_id: int) -> bool:
+        """Whether any VM was ever recorded for an attempt: without one it has never touched a hypervisor."""
+        with self._db.reading() as db:
+            return db.execute(select(vms.c.uuid).where(vms.c.attempt_id == attempt_id).limit(1)).first() is not None
+
     def vms_of_attempt(self, attempt_id: int) -> tuple[VmRecord, ...]:
         """VMs of an attempt that may still exist."""
         return self._vms(and_(vms.c.attempt_id == attempt_id, THERE))

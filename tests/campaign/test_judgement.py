@@ -139,7 +139,7 @@ def test_what_could_not_be_cleaned_is_counted_against_its_host(store: Store, hea
     store.lose_attempts([lost.id], WORKER_LOST)
     error = LabError("Host b does not answer.", kind="host-unreachable", host="b")
     for _ in range(3):
-        judgement.unclean(store, lost.id, error)
+        judgement.unclean(store, lost.id, "b", error)
     assert [host(store, name).state for name in "ab"] == [HostState.GOOD, HostState.QUARANTINED]
     assert told(store) == ["quarantine"]
 

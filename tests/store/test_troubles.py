@@ -101,6 +101,8 @@ def test_a_token_is_held_until_the_attempt_is_given_up_whatever_people_ask_of_it
     store.set_state(campaign, CampaignState.PAUSED, stop_attempts=True)
     assert store.holds_token(handle)
     assert not store.holds_token(replace(handle, token="another"))
+    assert store.knows_attempt(campaign, handle.id)
+    assert not store.knows_attempt(campaign + 1, handle.id)
     store.lose_attempts([handle.id], WORKER_LOST)
     assert not store.holds_token(handle)
 
@@ -116,6 +118,7 @@ def test_a_host_is_quarantined_by_lab_errors_in_a_row_wherever_they_were_met(sto
 
 def test_a_given_up_attempt_parks_no_vm(store: Store, campaign: int) -> None:
     handle = begin(store, campaign)
+    assert not store.has_had_vms(handle.id)
     lab = a_lab()
     assert lab.network().guest_range is not None
     first, last = lab.network().guest_range
@@ -132,6 +135,7 @@ def test_a_given_up_attempt_parks_no_vm(store: Store, campaign: int) -> None:
     assert store.park_vm(made[0], handle.id)
     store.lose_attempts([handle.id], WORKER_LOST)
     assert not store.park_vm(made[1], handle.id)
+    assert store.has_had_vms(handle.id)
     assert {record.uuid: record.state for record in store.live_vms("lab")} == {"u1": "parked", "u2": "live"}
 
 
