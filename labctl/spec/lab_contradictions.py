@@ -28,12 +28,22 @@ def contradictions(spec: LabFile, document: Document) -> Iterator[Problem]:
     yield from _pair_problems(spec, document)
     yield from _addresses_twice(spec, document)
     yield from _outside_network(spec, document)
+    yield from _unknown_load(spec, document)
 
 
 def _no_limit(spec: LabFile, document: Document) -> Iterator[Problem]:
     if spec.quiet is not None and all(limit is None for _, limit in spec.quiet):
         names = ", ".join(type(spec.quiet).model_fields)
         yield document.problem(("quiet",), "names no limit", at_key=True, allowed=names)
+
+
+def _unknown_load(spec: LabFile, document: Document) -> Iterator[Problem]:
+    """Quiet limits for what libvirt doesn't tell of a host."""
+    blind = [name for name, host in spec.hosts.items() if host.hypervisor is Hypervisor.KVM and host.ssh is None]
+    for limit in ("load", "network"):
+        if spec.quiet is not None and getattr(spec.quiet, limit) is not None and blind:
+            message = f"can't be looked at on host {blind[0]}, for which there is no `ssh`"
+            yield document.problem(("quiet", limit), message, at_key=True)
 
 
 def _beside_a_section(spec: LabFile, document: Document) -> Iterator[Problem]:

@@ -109,7 +109,7 @@ def test_an_image_that_is_not_there_leaves_nothing(guests: Guests) -> None:
 
 
 def test_a_host_that_the_lab_lacks_is_unreachable(guests: Guests) -> None:
-    for call in (guests.driver.host_facts, guests.driver.owned):
+    for call in (guests.driver.host_facts, guests.driver.owned, guests.driver.load):
         with pytest.raises(LabError) as caught:
             call("no-such-host")
         assert caught.value.kind == "host-unreachable"
@@ -198,6 +198,20 @@ def test_facts_of_a_host_are_flat_and_say_who_else_is_there(guests: Guests) -> N
     facts = guests.driver.host_facts("a")
     assert all(value is None or isinstance(value, str | int | float | bool) for value in facts.values())
     assert {"hostname", "vms.running", "vms.ours", "vms.foreign", "memory.bytes", "cpu.count"} <= set(facts)
+
+
+def test_the_load_of_a_host_names_the_vms_that_run_there(guests: Guests) -> None:
+    vm, _ = guests.boot()
+    load = guests.driver.load("a")
+    assert 0 <= load.cpu <= 1
+    assert load.load is not None
+    assert load.load >= 0
+    assert load.network is not None
+    assert load.network >= 0
+    assert vm.uuid in load.running
+    assert vm.uuid not in guests.driver.load("b").running
+    guests.driver.pause(vm)
+    assert vm.uuid not in guests.driver.load("a").running, "a paused VM does nothing"
 
 
 def test_a_closed_driver_can_be_used_again(guests: Guests) -> None:

@@ -100,6 +100,15 @@ def test_quiet_limits_that_are_not_named_are_not_looked_at() -> None:
     assert parse_lab("lab: x\nembedded: {hosts: [a]}\n").quiet is None
 
 
+def test_limits_of_what_nobody_can_see_are_refused() -> None:
+    line = '    ssh: {address: b.lan, user: root, key: "env:B_KEY", known_hosts: ~/.ssh/known_hosts}\n'
+    found = mistakes(edited(line, ""))
+    assert [problem.key for problem in found] == ["quiet.load", "quiet.network"]
+    assert all("host b" in problem.message for problem in found)
+    without = edited(line, "").replace(", load: 0.5, network: 50M", "")
+    assert parse_lab(without).quiet == QuietLimits(cpu=0.2, other_vms=0)
+
+
 def test_migration_one_way_and_all() -> None:
     one_way = parse_lab(edited("{pairs: [[a, b]]}", "{pairs: [[a, b]], one_way: on}"))
     assert one_way.migration_pairs == {("a", "b")}
