@@ -75,7 +75,7 @@ def look(host: str, limits: QuietLimits, machines: Machines, ours: Collection[st
     """Look at a host once."""
     load = machines.driver(host).load(host)
     others = len(load.running.difference(ours))
-    return Look(host=host, load=load, others=others, beyond=", ".join(_beyond(load, others, limits)))
+    return Look(host=host, load=load, others=others, beyond=", ".join(beyond(load, others, limits)))
 
 
 def facts_of(seen: Look, waited: float) -> dict[str, Fact]:
@@ -89,7 +89,7 @@ def facts_of(seen: Look, waited: float) -> dict[str, Fact]:
     }
 
 
-def _beyond(load: HostLoad, others: int, limits: QuietLimits) -> list[str]:
+def beyond(load: HostLoad, others: int, limits: QuietLimits) -> list[str]:
     """What is more than the limits allow. What is not known is not beyond them."""
     said = []
     if limits.cpu is not None and load.cpu > limits.cpu:
