@@ -1,14 +1,14 @@
 """The procedure of an attempt, to be read top to bottom: place, verify, settle, transfer (migrate), collect, release.
 
-Its hosts are leased before it begins (`labctl.campaign.engine.advance`) and freed when its result is accepted.
+Its hosts are leased before it begins (`labctl.campaign.scheduler.advance`) and freed when its result is accepted.
 """
 
 from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from labctl import clock
 from labctl.errors import AttemptCancelled, LabError, SystemUnderTestError
@@ -16,9 +16,11 @@ from labctl.model.outcome import Outcome, OutcomeDetail
 from labctl.model.result import AttemptResult, Fact, FactSet, MigrationResult
 from labctl.model.scenario import Side
 from labctl.store import ClaimedAttempt, Store
+from workers import leftovers
 from workers.guard import Guard
-from workers.hypervisors.base import MigrationOutcome
+from workers.hypervisors.base import MigrationOutcome, OwnedVm
 from workers.journal import Journal
+from workers.leftovers import Whose
 from workers.machines import Machines
 from workers.placing import Endpoint, Placed, place, release
 from workers.settling import settle
@@ -152,26 +154,25 @@ class Attempt:
                 )
 
     def _check_company(self) -> None:
-        """Look for VMs of another store's campaign on the physical machines of this attempt: leases keep campaigns of one
-        store apart, and nothing but this keeps those of two. It is done after placing, so that of two at least one sees
-        the other."""
+        """Look for VMs that are not this attempt's on its physical machines. What others of this store left there is
+        removed. Leases keep campaigns of one store apart, and nothing but this keeps those of two. It is done after
+        placing, so that of two at least one sees the other."""
         lab = self._machines.lab
         used = {lab.hosts[name].machine for name in self._order.placement.hosts if name in lab.hosts}
         for host in (host.name for host in lab.hosts.values() if host.machine in used):
-            for vm in self._machines.driver(host).owned(host):
-                if vm.active and vm.mark.store != self._store.identity:
-                    raise LabError(
-                        f"Another labctl uses host {host}: the VM {vm.name} runs there.",
-                        kind="host-shared",
-                        why=f"It belongs to campaign {vm.mark.campaign} of a store in another state directory "
-                        f"({vm.mark.store}), and two campaigns would measure each other.",
-                        todo="Wait until that campaign has ended, or use one state directory for both: then they take turns.",
-                        host=host,
-                    )
+            for found in leftovers.on_host(self._machines, self._store, host, besides=self._claimed.id):
+                if found.whose is Whose.LEFT:
+                    log.warning("VM %s was left behind on host %s; it is removed", found.vm.name, host)
+                    leftovers.remove(found, self._machines, self._store)
+                elif found.vm.active and found.whose is Whose.ANOTHER_STORE:
+                    raise _shared(found.vm)
+                elif found.vm.active and found.whose is Whose.UNRECORDED:
+                    raise leftovers.strange(found)
 
     def _verify_endpoint(self, endpoint: Endpoint) -> None:
         if endpoint.vm is not None:
-            prepare(endpoint.channel, self._order)
+            with _blaming(endpoint.host):
+                prepare(endpoint.channel, self._order)
             self._read_back(endpoint)
         self._read_inside(endpoint, when="before")
 
@@ -200,11 +201,12 @@ class Attempt:
     def _inside(self, endpoint: Endpoint, *, set_up: bool = False) -> Mapping[str, Fact]:
         """What is true inside an endpoint now. Raises `LabError` where that is not what was asked for."""
         timeout, tool = self._order.timeouts.command, self._order.transfer.tool
-        if endpoint.vm is None:
-            return read_machine(endpoint.channel, tool=tool, timeout=timeout)
-        assert self._order.vm is not None
-        asked = Asked(mac=endpoint.vm.mac, address=str(endpoint.vm.address), shape=self._order.vm, tool=tool)
-        return verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard, set_up=set_up)
+        with _blaming(self._expected_host(endpoint, when="after") if endpoint.vm is not None else endpoint.host):
+            if endpoint.vm is None:
+                return read_machine(endpoint.channel, tool=tool, timeout=timeout)
+            assert self._order.vm is not None
+            asked = Asked(mac=endpoint.vm.mac, address=str(endpoint.vm.address), shape=self._order.vm, tool=tool)
+            return verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard, set_up=set_up)
 
     def _check_placement(self, placed: Placed, *, when: str) -> None:
         """Ask the hypervisors where the VMs are. One that is elsewhere than we put it makes the figures worthless."""
@@ -346,3 +348,24 @@ class Attempt:
             host=host,
             phase=self._journal.current,
         )
+
+
+@contextmanager
+def _blaming(host: str) -> Iterator[None]:
+    """Lab-errors in the block that name no host are this one's."""
+    try:
+        yield
+    except LabError as error:
+        error.host = error.host or host
+        raise
+
+
+def _shared(vm: OwnedVm) -> LabError:
+    return LabError(
+        f"Another labctl uses host {vm.host}: the VM {vm.name} runs there.",
+        kind="host-shared",
+        why=f"It belongs to campaign {vm.mark.campaign} of a store in another state directory "
+        f"({vm.mark.store}), and two campaigns would measure each other.",
+        todo="Wait until that campaign has ended, or use one state directory for both: then they take turns.",
+        host=vm.host,
+    )

@@ -40,9 +40,9 @@ class Found:
     whose: Whose
 
 
-def on_host(machines: Machines, store: Store, host: str) -> tuple[Found, ...]:
-    """All VMs with a mark of ours on a host. Raises `LabError` when the host can't be asked."""
-    owned = machines.driver(host).owned(host)
+def on_host(machines: Machines, store: Store, host: str, *, besides: int | None = None) -> tuple[Found, ...]:
+    """All VMs with a mark of ours on a host, but for those of one attempt. Raises `LabError` when it can't be asked."""
+    owned = [vm for vm in machines.driver(host).owned(host) if vm.mark.attempt != besides]
     if not owned:
         return ()
     active = frozenset(sign.attempt_id for sign in store.signs())

@@ -27,6 +27,8 @@ class Endpoint:
     side: Side
     subject: str
     """As facts name it: `vm:sender`, `host:a`, `machine:box`."""
+    host: str
+    """The host that it is on at first, or the plain machine that it is."""
     channel: Channel
     address: IPv4Address
     vm: Vm | None = None
@@ -80,7 +82,8 @@ def _machine_endpoint(endpoint: EndpointOrder, machines: Machines, order: RunOrd
     channel = machines.channel(endpoint.host)
     channel.wait_ready(timeout=order.timeouts.command)
     kind = "machine" if endpoint.machine else "host"
-    return Endpoint(side=endpoint.side, subject=f"{kind}:{endpoint.host}", channel=channel, address=address.ip)
+    subject = f"{kind}:{endpoint.host}"
+    return Endpoint(side=endpoint.side, subject=subject, host=endpoint.host, channel=channel, address=address.ip)
 
 
 def _vm_endpoint(
@@ -109,7 +112,14 @@ def _vm_endpoint(
         ) from error
     address = vm.address
     assert address is not None
-    return Endpoint(side=endpoint.side, subject=f"vm:{endpoint.side}", channel=channel, address=address.ip, vm=vm)
+    return Endpoint(
+        side=endpoint.side,
+        subject=f"vm:{endpoint.side}",
+        host=endpoint.host,
+        channel=channel,
+        address=address.ip,
+        vm=vm,
+    )
 
 
 def _boot_reason(machines: Machines, vm: Vm, error: LabError) -> str:

@@ -20,8 +20,10 @@ from workers.placing import Endpoint, Placed
 from workers.transferring import Ended, Roles, fault, port_of, roles, time_zero
 
 CHANNEL = cast(Channel, SimpleNamespace(endpoint="vm labctl-x"))
-SENDER = Endpoint(side=Side.SENDER, subject="vm:sender", channel=CHANNEL, address=IPv4Address("198.18.0.16"))
-RECEIVER = Endpoint(side=Side.RECEIVER, subject="vm:receiver", channel=CHANNEL, address=IPv4Address("198.18.0.17"))
+SENDER = Endpoint(side=Side.SENDER, subject="vm:sender", host="a", channel=CHANNEL, address=IPv4Address("198.18.0.16"))
+RECEIVER = Endpoint(
+    side=Side.RECEIVER, subject="vm:receiver", host="a", channel=CHANNEL, address=IPv4Address("198.18.0.17")
+)
 PLACED = Placed(sender=SENDER, receiver=RECEIVER)
 
 
