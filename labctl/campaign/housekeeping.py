@@ -52,15 +52,25 @@ class Reserve:
 
 
 class Housekeeping:
-    """The housekeeping of one engine. `keep_raw` says for how many seconds raw outputs are kept; None: for ever."""
+    """The housekeeping of one engine. `keep_raw` says for how many seconds raw outputs are kept; None: for ever.
+
+    One that starts nothing itself doesn't tell either that nothing is started.
+    """
 
     def __init__(
-        self, store: Store, state: Path, *, keep_raw: float | None = None, reserve: Reserve | None = None
+        self,
+        store: Store,
+        state: Path,
+        *,
+        keep_raw: float | None = None,
+        tells: bool = True,
+        reserve: Reserve | None = None,
     ) -> None:
         """Raises `SpecError` when the environment's reserve is none."""
         self._store = store
         self._state = state
         self._keep_raw = keep_raw
+        self._tells = tells
         self._reserve = reserve or reserve_of(os.environ.get(RESERVE, ""))
         self._looked: float | None = None
         self._pruned: float | None = None
@@ -85,7 +95,7 @@ class Housekeeping:
         return self._hold
 
     def _keep(self, now: float) -> None:
-        if self._hold != self._told:
+        if self._tells and self._hold != self._told:
             tell_disk(self._store, self._hold)
             self._told = self._hold
         if self._hold:

@@ -95,8 +95,8 @@ class _Service:
         self._running = running
         self._asked = asked
         self._say = say
-        self._registration = Registration(store, schedules=serving.schedules)
-        self._housekeeping = Housekeeping(store, serving.state, keep_raw=serving.keep_raw)
+        self._registration = Registration(store, schedules=serving.schedules, only=serving.only)
+        self._housekeeping = Housekeeping(store, serving.state, keep_raw=serving.keep_raw, tells=serving.schedules)
         self._news = News(write_report)
         self._watch = liveness.Watch()
         self._cleaning = liveness.Cleaning()
@@ -121,6 +121,9 @@ class _Service:
     def end(self) -> None:
         """Say that nothing is started here any more, and send what there is to tell."""
         self._registration.end()
+        if self._serving.schedules:
+            with suppress(LabError):
+                self._news.send(self._store)
         self._news.close()
 
     def remove_parked(self, running: Session) -> None:

@@ -41,7 +41,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "labctl-test", str(path)], check=True)
     yield path
-    subprocess.run(["umount", str(path)], check=True)
+    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def fill(disk: Path, *, leave: int = 0) -> Path:
@@ -212,6 +212,14 @@ def test_paused_campaigns_wait_for_no_disk(store: Store, tmp_path: Path, monkeyp
     campaign = submitted(store)
     store.set_state(campaign.id, CampaignState.PAUSED)
     assert Looking(monkeypatch, store, tmp_path, reserve=Reserve(bytes=1e30, share=1e20)).look()
+    assert kinds(store, campaign.id) == []
+
+
+def test_who_starts_nothing_does_not_say_that_nothing_is_started(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = submitted(store)
+    assert Looking(monkeypatch, store, tmp_path, reserve=Reserve(bytes=1e30, share=1e20), tells=False).look()
     assert kinds(store, campaign.id) == []
 
 
