@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib import metadata
 
+from labctl import clock
 from labctl.errors import SpecError
 from labctl.model.campaign import Campaign
 from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, Purpose
 from labctl.plan.matrix import Matrix, anchor_position, planned_cells, refuse_oversize, work_order
+from labctl.plan.windows import refuse_ended_windows, refuse_too_short
 from labctl.spec.documents import to_json
 from labctl.store import CampaignHead, Store
 
@@ -53,11 +55,13 @@ def submit(
 ) -> int:
     """Store a campaign with all its cells and runs, and return its id.
 
-    Raises `SpecError` when it has more runs than its cap, or none that can run in the lab; without `again` also when a
-    campaign with the same content has not ended.
+    Raises `SpecError` when it has more runs than its cap, none that can run in the lab, or windows in which none could
+    run; without `again` also when a campaign with the same content has not ended.
     """
-    matrix = Matrix(campaign, lab)
+    matrix, now = Matrix(campaign, lab), clock.now()
     counts = refuse_oversize(campaign, lab, matrix=matrix)
+    refuse_ended_windows(campaign, now)
+    refuse_too_short(campaign, lab, now=now, matrix=matrix)
     return store.submit(
         campaign,
         lab,
@@ -112,8 +116,10 @@ def interrupt(store: Store, campaign_id: int) -> None:
 def resume(store: Store, campaign_id: int) -> None:
     """Let a campaign go on that is paused, or that was stopped by the outcome policy.
 
-    Raises `SpecError` for one that is done or cancelled.
+    Raises `SpecError` for one that is done or cancelled, or whose windows have ended.
     """
+    refuse_ended(store, campaign_id)
+    refuse_ended_windows(store.head(campaign_id).campaign, clock.now())
     waiting = (CampaignState.PAUSED, CampaignState.STOPPED)
     if not store.set_state(campaign_id, CampaignState.ACTIVE, only_from=waiting):
         _refuse_unless(store, campaign_id, CampaignState.ACTIVE, "resumed")
@@ -144,10 +150,11 @@ def retry(store: Store, campaign_id: int, outcomes: Collection[Outcome], *, stop
     """Send the runs back that ended with one of these outcomes, and with `stopped` those that the outcome policy ended
     without running them. A campaign that has ended goes on; one that is paused stays so.
 
-    Raises `SpecError` for one that was cancelled.
+    Raises `SpecError` for one that was cancelled, or whose windows have ended.
     """
     if store.state(campaign_id) is CampaignState.CANCELLED:
         raise _refusal(store, campaign_id, "retried")
+    refuse_ended_windows(store.head(campaign_id).campaign, clock.now())
     runs = store.reopen(campaign_id, outcomes, unrun=(CELL_STOPPED,) if stopped else ())
     if runs:
         store.set_state(campaign_id, CampaignState.ACTIVE, only_from=(CampaignState.DONE, CampaignState.STOPPED))

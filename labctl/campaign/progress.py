@@ -41,7 +41,8 @@ class Left:
     seconds: Range = (0.0, 0.0)
     """Seconds until all is done, if the lab did nothing else and the windows were always open."""
     done: tuple[float | None, float | None] = (None, None)
-    """When it will be done (instants), with the windows. None: the windows have no room for all of it."""
+    """When it will be done (instants), with the windows. None: nothing is left, or the windows have no room for all of
+    it."""
     nights: int = 0
     """How many openings of its windows that takes; 0 for a campaign without windows."""
     measured: int = 0
@@ -187,6 +188,8 @@ def _left(
     needs: Mapping[Needs, int], spread: float, windows: Windows | None, *, machines: int, begun: float, now: float
 ) -> Left:
     """The ranges. `begun` is how many seconds of the lab's work attempts in progress have behind them."""
+    if not needs:
+        return Left()
     bounds = [
         {replace(each, seconds=each.seconds * (1 + sign * spread)): runs for each, runs in needs.items()}
         for sign in (-1, 1)

@@ -12,21 +12,23 @@ from labctl.campaign.liveness import Stillness
 from labctl.campaign.processes import has_died, process_name, this_machine, this_process
 from labctl.campaign.session import Session
 from labctl.campaign.versions import code_version
+from labctl.campaign.workers import ENGINE, WORKER, campaign_scope
 from labctl.errors import LabError
 from labctl.store import Store, WorkerRecord
 
-ENGINE, WORKER = "engine", "worker"
 _BEAT_SECONDS = 5.0
 _GONE_SECONDS = 300.0
 """Whoever on another machine has given no sign of life for so long is struck off. If it lives it comes back by itself."""
 
 
 class Registration:
-    """The rows of one service: an `engine` if it starts runs, and a `worker` for the process that carries them out."""
+    """The rows of one service: an `engine` if it starts runs, and a `worker` for the process that carries them out. An
+    engine of `only` one campaign says so in place of queues."""
 
-    def __init__(self, store: Store, *, schedules: bool) -> None:
+    def __init__(self, store: Store, *, schedules: bool, only: int | None = None) -> None:
         self._store = store
         self._schedules = schedules
+        self._only = (campaign_scope(only),) if only is not None else ()
         self._rows: dict[str, WorkerRecord] = {}
         """What is in the store, by role."""
         self._beaten = 0.0
@@ -57,7 +59,7 @@ class Registration:
     def _true_rows(self, running: Session) -> Iterator[WorkerRecord]:
         """What is the case now."""
         if self._schedules:
-            yield self._row(ENGINE, os.getpid(), doing=running.trouble)
+            yield self._row(ENGINE, os.getpid(), queues=self._only, doing=running.trouble)
         process = running.kept.process
         if process is not None and running.kept.up:
             wanted, pulse = running.worker.wanted, running.worker.files.pulse()
@@ -87,11 +89,11 @@ class Registration:
                 self._store.remove_worker(row.name)
 
 
-def other_engines(store: Store) -> bool:
-    """Whether another service than this one starts runs, as far as is known."""
+def other_engines(store: Store, *, of_all: bool = False) -> bool:
+    """Whether another service than this one starts runs, as far as is known; with `of_all`, those of all campaigns."""
     mine = f"{ENGINE}@{this_process()}"
-    engines = (row.name for row in store.workers() if row.role == ENGINE)
-    return any(name != mine and not has_died(name.partition("@")[2]) for name in engines)
+    engines = (row for row in store.workers() if row.role == ENGINE and not (of_all and row.queues))
+    return any(row.name != mine and not has_died(row.name.partition("@")[2]) for row in engines)
 
 
 def _same(before: WorkerRecord | None, now: WorkerRecord) -> bool:

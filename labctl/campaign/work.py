@@ -11,7 +11,7 @@ from pathlib import Path
 
 from labctl.campaign import commands, liveness
 from labctl.campaign.notify import ReportWriter
-from labctl.campaign.progress import progress
+from labctl.campaign.progress import Meter
 from labctl.campaign.registration import other_engines
 from labctl.campaign.service import Asked, serve
 from labctl.campaign.serving import Serving
@@ -37,9 +37,10 @@ def work_off(
     go on; the campaign is then paused too, if the store can still be written.
     """
     head = store.head(campaign_id)
+    meter = Meter(store, campaign_id)
 
     def show() -> None:
-        view.show(progress(store, head), _others(store, head))
+        view.show(meter.look(), _others(store, head))
 
     def at_end(running: Session) -> None:
         # When the store or the broker is the error, they can't be used to clean up either: ending the session tells the

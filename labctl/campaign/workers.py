@@ -9,6 +9,8 @@ from labctl.campaign.queues import queue_of
 from labctl.model.lab import Lab
 from labctl.store import Store, WorkerRecord
 
+ENGINE, WORKER = "engine", "worker"
+"""Roles: who starts runs, and who carries them out."""
 SILENT_SECONDS = 60.0
 """A process that has said nothing for so long is told of as silent. They say something every 5 s."""
 
@@ -32,12 +34,18 @@ def worker_lines(store: Store) -> tuple[WorkerLine, ...]:
     return tuple(WorkerLine(record=record, silent=max(0.0, now - record.seen)) for record in store.workers())
 
 
-def unserved(store: Store, lab: Lab) -> str:
-    """Why nothing would become of runs in a lab now, because nobody starts them or carries them out, and what to do about
-    it, in one or two sentences; empty when they are served."""
+def campaign_scope(campaign_id: int) -> str:
+    """What an engine that starts runs of one campaign only has in place of queues."""
+    return f"campaign-{campaign_id}"
+
+
+def unserved(store: Store, lab: Lab, campaign_id: int) -> str:
+    """Why nothing would become of the runs of a campaign now, because nobody starts them or carries them out, and what to
+    do about it, in a sentence; empty when they are served."""
     queue, living = queue_of(lab), [line.record for line in worker_lines(store) if line.lives]
     if not any(queue in record.queues for record in living):
         return f"No worker serves queue {queue}: start `labctl worker`."
-    if not any(record.role == "engine" for record in living):
-        return f"A worker serves queue {queue}, but nobody starts runs: start `labctl worker` without --no-schedule."
+    engines = (record.queues for record in living if record.role == ENGINE)
+    if not any(not only or campaign_scope(campaign_id) in only for only in engines):
+        return f"Workers serve queue {queue}, but nobody starts runs of campaign {campaign_id}: start `labctl worker`."
     return ""

@@ -118,6 +118,6 @@ def _obstacles(now: Progress, waiting: tuple[LeaseLine, ...]) -> tuple[str, ...]
     elif not now.active and waiting and now.done < now.total:
         holders = sorted({f"campaign {line.campaign_id} ({line.campaign})" for line in waiting})
         found.append(f"waiting: the hosts are leased by {', '.join(holders)}")
-    found.append(beside(now))
-    found += [bad_host(record) for record in now.bad_hosts]
+    if not now.state.ended:
+        found += [beside(now), *(bad_host(record) for record in now.bad_hosts)]
     return tuple(sentence for sentence in found if sentence)

@@ -32,13 +32,13 @@ def opened_store(context: Context, *, anew: bool = False) -> Iterator[Store]:
 
     Raises `SpecError` when there is none yet: only with `anew` is one made.
     """
-    if not anew and not Path(sqlite_url(context.state).removeprefix("sqlite:///")).exists():
+    if not anew and context.store is None and not Path(sqlite_url(context.state).removeprefix("sqlite:///")).exists():
         raise SpecError(
             f"There is no store in {context.state}.",
             why="No campaign has been submitted there.",
             todo="`labctl submit CAMPAIGN --lab LAB`, or name the state directory with --state.",
         )
-    store = open_store(context.state)
+    store = open_store(context.state, url=context.store)
     try:
         yield store
     finally:

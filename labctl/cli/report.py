@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from labctl.cli.options import newest, opened_store
 from labctl.errors import SpecError
 from labctl.report.console import terminal_console
 
@@ -30,13 +31,13 @@ _FILE_WIDTH = 160
 def report(context: Context, campaign_id: int | None, form: str | None, as_json: bool, output: Path | None) -> None:
     """Report on the campaign with ID, or on the newest one."""
     # Charts need matplotlib, which other commands should not wait for.
-    from labctl.campaign import records
     from labctl.report import print_terminal, to_json, write_html
 
     if as_json and form not in (None, "json"):
         raise SpecError(f"--json and --format {form} can't both be.", todo="Leave one of them out.")
     form = "json" if as_json else form or _form_of(output)
-    record = records.load(context.state, campaign_id)
+    with opened_store(context) as store:
+        record = store.record(newest(store, campaign_id))
     if form == "html":
         path = output or context.state / "reports" / f"campaign-{record.id}.html"
         with _Writing(path):

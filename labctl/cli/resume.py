@@ -22,4 +22,6 @@ def resume(context: Context, campaign_ids: tuple[int, ...], priority: int | None
             if priority is not None:
                 commands.set_priority(store, campaign_id, priority)
             rank = "" if priority is None else f", with priority {priority}"
-            click.echo(f"Campaign {campaign_id} goes on{rank}. {unserved(store, store.head(campaign_id).lab)}".rstrip())
+            click.echo(
+                f"Campaign {campaign_id} goes on{rank}. {unserved(store, store.head(campaign_id).lab, campaign_id)}".rstrip()
+            )

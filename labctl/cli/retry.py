@@ -42,7 +42,7 @@ def retry(context: Context, campaign_ids: tuple[int, ...], outcomes: tuple[str, 
 
 def _said(store: Store, campaign_id: int, retried: commands.Retried, outcomes: tuple[str, ...]) -> str:
     if not retried.runs:
-        text = f"Campaign {campaign_id} has no runs that ended as {listed(outcomes)}; nothing was changed."
+        text = f"Campaign {campaign_id} has no runs that ended as {listed(outcomes, 'or')}; nothing was changed."
         failed = store.run_counts(campaign_id).get(Outcome.FAILED, 0)
         if failed and Outcome.FAILED not in outcomes:
             text += f" {many(failed, 'run')} failed, which is a result; --outcome failed runs them again."
@@ -50,4 +50,4 @@ def _said(store: Store, campaign_id: int, retried: commands.Retried, outcomes: t
     text = f"{many(retried.runs, 'run')} of campaign {campaign_id} will be run again."
     if retried.state is CampaignState.PAUSED:
         return f"{text} It is paused: `labctl resume {campaign_id}` lets it go on."
-    return f"{text} {unserved(store, store.head(campaign_id).lab)}".rstrip()
+    return f"{text} {unserved(store, store.head(campaign_id).lab, campaign_id)}".rstrip()

@@ -95,21 +95,12 @@ def line_facts(line: CampaignLine) -> dict[str, Any]:
     }
 
 
-def progress_facts(now: Progress) -> dict[str, Any]:
-    """A campaign at one moment, as plain data. Instants are ISO 8601 in UTC, ranges are [low, high]."""
-    head, left = now.head, now.left
+def work_facts(now: Progress) -> dict[str, Any]:
+    """How far a campaign is, how fast it goes and what is left of it, as plain data. Instants are ISO 8601 in UTC, ranges
+    are [low, high]."""
+    left = now.left
     return {
-        "id": head.id,
-        "name": head.name,
-        "lab": head.lab.name,
-        "state": head.state.value,
-        "why": head.why,
-        "hold": head.hold,
-        "priority": head.priority,
-        "purpose": head.purpose.value,
-        "submitted": stamp(head.submitted),
         "at": stamp(now.at),
-        "runs": dict(now.counts),
         "total": now.total,
         "done": now.done,
         "runs_per_hour": None if now.rate is None else round(now.rate, 2),
@@ -120,6 +111,24 @@ def progress_facts(now: Progress) -> dict[str, Any]:
             "from_attempts": left.measured,
         },
         "beside": list(now.beside),
+    }
+
+
+def progress_facts(now: Progress) -> dict[str, Any]:
+    """All of a campaign at one moment, as plain data."""
+    head = now.head
+    return {
+        "id": head.id,
+        "name": head.name,
+        "lab": head.lab.name,
+        "state": head.state.value,
+        "why": head.why,
+        "hold": head.hold,
+        "priority": head.priority,
+        "purpose": head.purpose.value,
+        "submitted": stamp(head.submitted),
+        "runs": dict(now.counts),
+        **work_facts(now),
         "attempts": [
             {
                 "id": item.id,

@@ -66,10 +66,10 @@ def many(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(words: Iterable[str], last_word: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
     *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {last_word} {last}" if first else last
 
 
 def span(seconds: float) -> str:
