@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,18 +10,11 @@ from labctl import clock
 from labctl.errors import SpecError
 from labctl.model.campaign import PlannedCell
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, Purpose
-from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Contents, Store, open_store
+from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Contents, Store
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
 
 STOPPED = OutcomeDetail(outcome=Outcome.CANCELLED, kind="cell-stopped", what="It fails on every host.")
 NO_HOST = OutcomeDetail(outcome=Outcome.LAB_ERROR, kind="no-host", what="All hosts are out.")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(tmp_path)
-    yield opened
-    opened.close()
 
 
 def submit(store: Store, *, runs: int = 3, lab: str = "lab", digest: str = "d", once: bool = False) -> int:
@@ -152,9 +142,3 @@ def test_the_contents_are_counted(store: Store) -> None:
     store.prune_raw(older_than=clock.now() + 1)
     left = store.contents()
     assert (left.raw, left.raw_bytes, left.forgotten) == (0, 0, 2)
-
-
-def test_the_machine_that_works_on_a_store_is_known(store: Store) -> None:
-    assert store.home() == ""
-    store.work_here()
-    assert store.home() == platform.node()

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from labctl import clock
 from labctl.model.outcome import CampaignState, Purpose
 from labctl.model.result import AttemptResult, RawOutput
-from labctl.store import After, AttemptHandle, AttemptStart, Store, open_store
-from labctl.store.database import sqlite_url
+from labctl.store import After, AttemptHandle, AttemptStart, Store, open_store, sqlite_url
 from tests.campaign.outbox import submitted
 from tests.values import a_result, an_order
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = open_store(tmp_path)
-    yield store
-    store.close()
 
 
 def ended_attempt(store: Store, run_id: int, result: AttemptResult) -> AttemptHandle:
@@ -62,7 +51,8 @@ def test_raw_outputs_are_forgotten_a_few_at_a_time(store: Store) -> None:
     assert [store.raw(handle.id) for handle in handles] == [()] * 6
 
 
-def test_what_was_forgotten_is_given_back_by_a_vacuum(store: Store) -> None:
+def test_what_was_forgotten_is_given_back_by_a_vacuum(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     campaign = submitted(store)
     noise = random.Random(1).randbytes(100_000)
     big = AttemptResult(detail=a_result().detail, raw=(RawOutput(name="transfer-1/client.stdout", content=noise),))
@@ -74,12 +64,15 @@ def test_what_was_forgotten_is_given_back_by_a_vacuum(store: Store) -> None:
     left, smaller = store.reclaimable()
     assert left == 0
     assert smaller < size
+    store.close()
 
 
-def test_the_database_of_a_state_directory_is_a_file_in_it(store: Store, tmp_path: Path) -> None:
+def test_the_database_of_a_state_directory_is_a_file_in_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     assert store.database is not None
     assert f"sqlite:///{store.database}" == sqlite_url(tmp_path)
     assert store.database.is_file()
+    store.close()
 
 
 def test_a_health_check_is_no_campaign_that_ended(store: Store) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from labctl.campaign import commands
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail
@@ -15,13 +12,6 @@ from labctl.store import After, AttemptStart, Store, open_store
 from tests.values import a_campaign, a_lab, a_result, an_order
 
 CANCELLED = OutcomeDetail(outcome=Outcome.CANCELLED, kind="cancelled")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(tmp_path)
-    yield opened
-    opened.close()
 
 
 def submit(store: Store, lab: str = "lab") -> int:
@@ -81,13 +71,13 @@ def test_runs_are_added_once_to_campaigns_that_go_on(store: Store) -> None:
     assert store.add_runs(campaign, cell, [4]) == 0
 
 
-def test_no_more_seconds_are_added_than_the_budget_has_whoever_adds(store: Store, tmp_path: Path) -> None:
+def test_no_more_seconds_are_added_than_the_budget_has_whoever_adds(store: Store, url: str, tmp_path: Path) -> None:
     campaign = submit(store)
     cells = [cell.id for cell in store.record(campaign).cells]
     added: list[int] = []
 
     def add(cell: str) -> None:
-        mine = open_store(tmp_path)
+        mine = open_store(tmp_path, url=url)
         added.extend(mine.add_runs(campaign, cell, [at], seconds=30.0, budget=100.0) for at in range(3, 9))
         mine.close()
 

@@ -2,102 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import random
-import shutil
-import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 
 from labctl.errors import AttemptCancelled, LabError, SpecError
-from labctl.model.campaign import PlannedCell
-from labctl.model.order import RunOrder
-from labctl.model.outcome import CampaignState, Outcome, Purpose, RunState
-from labctl.model.result import AttemptResult
-from labctl.store import (
-    MESSAGE_LOST,
-    WORKER_LOST,
-    After,
-    AttemptHandle,
-    AttemptStart,
-    Store,
-    VmRecord,
-    open_store,
-    sqlite_url,
-)
-from labctl.store.engines import make_engine
-from labctl.store.place import parse_url
-from labctl.store.tables import metadata
-from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
-
-ONE = frozenset({"host:a", "machine:one"})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(tmp_path)
-    yield opened
-    opened.close()
-
-
-def submit(store: Store, *, replicates: int = 2) -> int:
-    cells = [
-        PlannedCell(cell=a_cell(nic_model="virtio")),
-        PlannedCell(cell=a_cell(nic_model="vt-d"), reason="no device"),
-        PlannedCell(cell=a_cell(nic_model="e1000")),
-    ]
-    return store.submit(
-        a_campaign(),
-        a_lab(),
-        campaign_text="campaign: small\n",
-        lab_text="lab: lab\n",
-        versions={"labctl": "0"},
-        cells=cells,
-        order=[(position, 1 + at, Purpose.MEASURE) for at in range(replicates) for position in (1, 0)],
-    )
-
-
-def start(store: Store, campaign: int, *, resources: frozenset[str] = ONE) -> AttemptHandle:
-    run = store.pending_runs(campaign, limit=1)[0]
-    handle = start_run(store, run.id, resources)
-    assert handle is not None
-    return handle
-
-
-def start_run(
-    store: Store, run_id: int, resources: frozenset[str], *, lab: str = "lab", order: RunOrder | None = None
-) -> AttemptHandle | None:
-    """Start one attempt."""
-    asked = AttemptStart(run_id=run_id, order=order or an_order(), resources=resources, estimate=10.0)
-    (handle,) = store.start_attempts(lab, [asked])
-    return handle
-
-
-def accept(store: Store, handle: AttemptHandle, result: AttemptResult, *, again: bool) -> bool:
-    """Hand a result in."""
-    return store.accept(handle, result, After(again=again)) is not None
-
-
-def started_and_claimed(store: Store, campaign: int, **more: frozenset[str]) -> AttemptHandle:
-    handle = start(store, campaign, **more)
-    assert store.claim(handle, worker="w:1") is not None
-    return handle
-
-
-def test_migrations_make_the_tables_of_the_code(tmp_path: Path) -> None:
-    open_store(tmp_path).close()
-    engine = make_engine(parse_url(sqlite_url(tmp_path)))
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    engine.dispose()
+from labctl.model.outcome import CampaignState, Outcome, RunState
+from labctl.store import MESSAGE_LOST, WORKER_LOST, Store, VmRecord, open_store
+from tests.store.steps import ONE, accept, start, start_run, started_and_claimed, submit, vm_for
+from tests.values import a_campaign, a_lab, a_result, an_order
 
 
 def test_a_campaign_keeps_its_cells_runs_and_order(store: Store) -> None:
@@ -113,22 +28,12 @@ def test_a_campaign_keeps_its_cells_runs_and_order(store: Store) -> None:
     assert store.head(campaign).lab == a_lab()
 
 
-def test_the_store_is_one_and_the_same_when_opened_again(tmp_path: Path) -> None:
-    first = open_store(tmp_path)
-    campaign = submit(first)
-    first.close()
-    second = open_store(tmp_path)
-    assert second.identity == first.identity
-    assert second.newest_campaign() == campaign
-    second.close()
-
-
-def test_the_version_changes_when_somebody_writes_and_only_then(store: Store, tmp_path: Path) -> None:
+def test_the_version_changes_when_somebody_writes_and_only_then(store: Store, url: str, tmp_path: Path) -> None:
     before = store.version()
     assert store.version() == before
     store.campaigns()
     assert store.version() == before, "reading is no change"
-    other = open_store(tmp_path)
+    other = open_store(tmp_path, url=url)
     submit(other)
     other.close()
     changed = store.version()
@@ -288,13 +193,6 @@ def test_an_interrupted_campaign_tells_its_attempts_and_starts_no_others(store: 
     assert start_run(store, run.id, frozenset({"host:b"}), lab="lab", order=an_order("b")) is None
 
 
-def vm_for(handle: AttemptHandle, campaign: int, uuid: str, shape: str = "s") -> dict[str, object]:
-    return {
-        "uuid": uuid, "name": f"labctl-{uuid}", "lab": "lab", "host": "a", "campaign_id": campaign, "run_id": 1,
-        "attempt_id": handle.id, "role": "sender", "mac": "52:54:00:00:00:01", "shape": shape, "state": "live",
-    }  # fmt: skip
-
-
 def test_no_two_living_vms_have_one_address(store: Store) -> None:
     campaign = submit(store)
     handle = started_and_claimed(store, campaign)
@@ -342,79 +240,3 @@ def test_idle_vms_are_those_that_no_attempt_in_progress_uses(store: Store) -> No
     assert {vm.uuid for vm in store.idle_vms(campaign)} == {"1", "2"}
     store.change_vm("1", state="gone")
     assert [vm.uuid for vm in store.idle_vms(campaign)] == ["2"]
-
-
-def _compete(state: Path, campaign: int, won: multiprocessing.Queue[int]) -> None:
-    store = open_store(state)
-    for _ in range(40):
-        run = store.pending_runs(campaign, limit=1)
-        if not run:
-            break
-        handle = start_run(store, run[0].id, ONE, lab="lab")
-        if handle is None:
-            time.sleep(0.005)
-            continue
-        claimed = store.claim(handle, worker="w:1")
-        assert claimed is not None
-        assert len(store.leases("lab")) == len(ONE)
-        assert accept(store, handle, a_result(), again=False)
-        won.put(run[0].id)
-    store.close()
-
-
-@pytest.mark.services
-def test_processes_that_compete_share_the_runs_and_never_a_host(store: Store, tmp_path: Path) -> None:
-    campaign = submit(store, replicates=15)
-    won: multiprocessing.Queue[int] = multiprocessing.get_context("spawn").Queue()
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=_compete, args=(tmp_path, campaign, won)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        assert process.exitcode == 0, "no process saw `database is locked` or a lease that it did not take"
-    done = [won.get(timeout=5) for _ in range(store.run_counts(campaign).get("ok", 0))]
-    assert len(done) == len(set(done)) > 0
-    assert store.leases("lab") == ()
-
-
-def fill(path: Path) -> None:
-    """Write until the disk is full."""
-    with path.open("wb", buffering=0) as filler, suppress(OSError):
-        while True:
-            filler.write(b"x" * 65536)
-
-
-@pytest.mark.services
-def test_a_full_disk_is_said_and_loses_nothing_that_was_stored(tmp_path: Path) -> None:
-    disk = tmp_path / "small"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "labctl-test", str(disk)], check=True)
-    try:
-        store = open_store(disk)
-        campaign = submit(store)
-        handle = started_and_claimed(store, campaign)
-        fill(disk / "filler")
-        noise = random.Random(1).randbytes(400_000)
-        with pytest.raises(LabError, match="could not be written"):
-            accept(store, handle, a_result(raw=noise), again=False)
-        (disk / "filler").unlink()
-        assert accept(store, handle, a_result(raw=noise), again=False)
-        assert store.run_counts(campaign) == {"ok": 1, "pending": 3}
-        store.close()
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-        shutil.rmtree(disk)
-
-
-def test_a_state_directory_named_relatively_is_one_store_for_processes_in_other_directories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    url = sqlite_url(Path("state"))
-    first = open_store(Path("state"))
-    monkeypatch.chdir("/")
-    second = open_store(Path("ignored"), url=url)
-    assert second.identity == first.identity
-    first.close()
-    second.close()

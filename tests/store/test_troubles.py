@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from labctl.model.campaign import PlannedCell
 from labctl.model.outcome import AttemptState, CampaignState, HostState, Outcome, OutcomeDetail, Purpose
-from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Event, Store, VmRecord, open_store
+from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Event, Store, VmRecord
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
 
 VIRTIO = a_cell(nic_model="virtio")
 UNREACHABLE = OutcomeDetail(outcome=Outcome.LAB_ERROR, kind="host-unreachable", what="Host a does not answer.")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(tmp_path)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
