@@ -174,7 +174,7 @@ def _draw_bars(axes: Axes, bars: Sequence[Bar], divisor: float) -> None:
     for place, bar, summary in placed:
         told = summary.mean is not None
         axes.annotate(
-            units.rate(summary.mean) if told else "no figure",
+            units.rate(summary.mean) + _star(bar) if told else "no figure",
             (_top(bar) / divisor, place),
             xytext=(6, 0),
             textcoords="offset points",
@@ -194,7 +194,18 @@ def _in_words(bar: Bar) -> str:
     if summary.mean is None:
         return "no figure"
     text = f"{units.rate(summary.mean)}, n = {summary.n}"
-    return text if summary.low is None else f"{text}, 95 % interval {units.rate_interval(summary.low, summary.high)}"
+    if summary.low is not None:
+        text += f", 95 % interval {units.rate_interval(summary.low, summary.high)}"
+    return text + "".join(f", {kind}" for kind in _doubts(bar))
+
+
+def _star(bar: Bar) -> str:
+    """What stands at a figure when there is a doubt about runs that it is made of."""
+    return "*" if _doubts(bar) else ""
+
+
+def _doubts(bar: Bar) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(flag.kind for flag in bar.row.flags if flag.runs))
 
 
 def _window(row: MigrationRow) -> tuple[float, float]:

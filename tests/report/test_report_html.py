@@ -114,6 +114,31 @@ def test_the_same_record_gives_the_same_bytes(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
+def test_noisy_figures_say_so_wherever_they_stand(tmp_path: Path) -> None:
+    record = matrix_record(troubles=False)
+    noise = "host a: 90% of its processors are busy (limit 0.2)"
+    run = next(run for run in record.runs if run.result is not None and run.result.migrations)
+    assert run.result is not None
+    noisy = replace(run.result, transfers=tuple(replace(one, noisy=noise) for one in run.result.transfers))
+    runs = tuple(replace(one, result=noisy) if one is run else one for one in record.runs)
+    write_html(replace(record, runs=runs), tmp_path / "noisy.html")
+    root = lxml_html.fromstring((tmp_path / "noisy.html").read_text())
+
+    def texts(path: str) -> list[str]:
+        return [" ".join(str(one.text_content()).split()) for one in root.xpath(path)]  # type: ignore[union-attr]
+
+    assert sum("*" in text for text in texts("//section[@id='bars']//*[local-name()='svg']")) == 1
+    assert any("* flagged" in text for text in texts("//section[@id='bars']/p[@class='legend']"))
+    assert texts("//section[@id='bars']//th/b") == ["noisy"]
+    assert sum("noisy" in text for text in texts("//td[@class='flags']")) == 1
+    assert [text for text in texts("//section[@id='migrations']//p[@class='flag']") if "noisy" in text] == [
+        f"noisy hosts were not quiet: {noise}"
+    ]
+    write_html(record, tmp_path / "quiet.html")
+    assert "noisy" not in (tmp_path / "quiet.html").read_text()
+    assert "* flagged" not in (tmp_path / "quiet.html").read_text()
+
+
 def test_asks_for_nothing_outside_of_itself(written: Path) -> None:
     text = written.read_text()
     root = lxml_html.fromstring(text)
