@@ -216,20 +216,8 @@ class Desk:
     # What is left
 
     def processes(self) -> dict[int, str]:
-        """Processes that commands of this desk started and that still run, with their command lines.
-
-        Redis writes its title over its environment, but works in the session's temporary directory.
-        """
-        mark = f"LABCTL_STATE={self.state}".encode()
-        found = {}
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if entry.name.isdigit() and (
-                    mark in (entry / "environ").read_bytes().split(b"\0")
-                    or str((entry / "cwd").readlink()).startswith(f"{self.temporary}/")
-                ):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-        return {pid: line for pid, line in found.items() if line}
+        """Processes that commands of this desk started and that still run, with their command lines."""
+        return processes_of(self.state, self.temporary)
 
     def leftovers(self) -> list[str]:
         """Whatever is there that should not be after a campaign, in words; empty when all is clean."""
@@ -263,6 +251,23 @@ class Desk:
             for name in domains(self.lab, host):
                 virsh(self.lab, host, "destroy", name)
         self.store.close()
+
+
+def processes_of(state: Path, temporary: Path) -> dict[int, str]:
+    """Processes that were started with this state directory and that still run, with their command lines.
+
+    Redis writes its title over its environment, but works in the session's temporary directory.
+    """
+    mark = f"LABCTL_STATE={state}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and (
+                mark in (entry / "environ").read_bytes().split(b"\0")
+                or str((entry / "cwd").readlink()).startswith(f"{temporary}/")
+            ):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    return {pid: line for pid, line in found.items() if line}
 
 
 _STATES_OF_VMS = "SELECT name, state FROM vms WHERE state != 'gone'"

@@ -332,6 +332,7 @@ def session(
             VARIABLE: broker or where.url,
             "LABCTL_STORE": store_url,
             OWNER_VARIABLE: str(os.getpid()),
+            "TMPDIR": name,  # what a killed process leaves there goes with the directory
             "PYTHONUNBUFFERED": "1",
         }
         worker = WorkerProcess(

@@ -80,7 +80,7 @@ class Supervisor:
             return
         code = self._process.poll()
         if code is not None:
-            self._gone(f"{self._kept.name} ended with exit code {code}.")
+            self._gone(f"{self._kept.name} {_ending(code)}.", said=code >= 0)
         elif not self._up:
             self._come_up(now)
         elif now - self._asked >= _ILL_LOOK_SECONDS:
@@ -107,8 +107,9 @@ class Supervisor:
             self._process.wait()
             self._gone(f"{self._kept.name} did not come up within {self._kept.start_seconds:.0f} s.")
 
-    def _gone(self, what: str) -> None:
-        why = self._kept.last_words()
+    def _gone(self, what: str, *, said: bool = True) -> None:
+        words = self._kept.last_words()
+        why = words if said else ""
         was_up, self._up, self._process = self._up, False, None
         self._in_vain = 0 if was_up else self._in_vain + 1
         steady = was_up and time.monotonic() - self._began > _STEADY_SECONDS
@@ -123,6 +124,11 @@ class Supervisor:
         pause = min(_FIRST_PAUSE * 2 ** max(0, self._short_lives - 1), _LONGEST_PAUSE)
         self._due = time.monotonic() + pause
         self._say(f"{what} It is started again. {why}".strip())
+
+
+def _ending(code: int) -> str:
+    """How a process ended, in words."""
+    return f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def end(process: subprocess.Popen[bytes], *, seconds: float) -> None:

@@ -6,8 +6,9 @@ Engines and workers of one store must be of one version: an attempt that one of 
 from __future__ import annotations
 
 import re
-from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
+
+from labctl.store.schema import NEWEST
 
 TRIPLE = ("celery", "kombu", "redis")
 """Tested together: with other versions of them workers died, or fell silent, when Redis was restarted."""
@@ -15,7 +16,7 @@ TRIPLE = ("celery", "kombu", "redis")
 
 def code_version() -> str:
     """The version of labctl and of the store that it works on, as messages to workers carry it: `0.1.0/0002`."""
-    return f"{metadata.version('labctl')}/{_store_revision()}"
+    return f"{metadata.version('labctl')}/{NEWEST}"
 
 
 def untested() -> tuple[str, ...]:
@@ -34,10 +35,3 @@ def untested() -> tuple[str, ...]:
 
 
 _PIN = re.compile(r"([a-z0-9_.-]+)==([^\s;]+)")
-
-
-@cache
-def _store_revision() -> str:
-    """The newest revision of the store that this code knows."""
-    migrations = resources.files("labctl.store") / "migrations" / "versions"
-    return max(entry.name.partition("_")[0] for entry in migrations.iterdir() if entry.name[:1].isdigit())
