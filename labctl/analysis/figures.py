@@ -52,6 +52,14 @@ def figure_of(run: RunRecord) -> RunFigure:
     )
 
 
+def throughput_of(result: AttemptResult) -> float | None:
+    """What the figure of a run with this recorded result is, in bit/s; None when it counts for nothing."""
+    if _why_no_figure(result):
+        return None
+    counted = _throughputs(result, counted=True)
+    return sum(counted) / len(counted)
+
+
 def why_not_counted(reading: Reading) -> str:
     """Why a reading is no figure, in words; empty when it is one."""
     if reading.error_kind is not None:
@@ -68,9 +76,13 @@ def why_not_counted(reading: Reading) -> str:
 def _why_none(run: RunRecord) -> str:
     if run.result is None:
         return "not done yet" if run.state != RunState.DONE else "done without a result"
-    if run.result.detail.outcome is not Outcome.OK:
-        return f"outcome {run.result.detail.outcome.value}"
-    counted = [transfer for transfer in run.result.transfers if transfer.counted]
+    return _why_no_figure(run.result)
+
+
+def _why_no_figure(result: AttemptResult) -> str:
+    if result.detail.outcome is not Outcome.OK:
+        return f"outcome {result.detail.outcome.value}"
+    counted = [transfer for transfer in result.transfers if transfer.counted]
     if not counted:
         return "no counted transfer"
     for transfer in counted:

@@ -75,19 +75,13 @@ class Submission(Room):
             _refuse_second(db, digest)
 
     def add_runs(
-        self,
-        campaign_id: int,
-        cell_id: str,
-        replicates: Iterable[int],
-        *,
-        seconds: float = 0.0,
-        budget: float | None = None,
+        self, campaign_id: int, cell_id: str, replicates: Iterable[int], *, budget: float | None = None
     ) -> int:
         """Add further runs of a cell at the end of the order of work. Replicates that are there already are left alone.
         Returns how many were added.
 
-        None is when the campaign has ended, or when all that were added to it, these of `seconds` each among them, would
-        take more seconds than the `budget`.
+        None is when the campaign has ended, or when all that were added to it, these among them, would take more seconds
+        than the `budget`: each as many as those of its cell did on average.
         """
         with self._db.writing() as db:
             campaign = db.execute(
@@ -95,17 +89,19 @@ class Submission(Room):
             ).one()
             if CampaignState(campaign.state).ended:
                 return 0
-            row = db.execute(
-                select(cells.c.id).where(cells.c.campaign_id == campaign_id, cells.c.cell == cell_id)
-            ).scalar_one()
-            there = set(db.execute(select(runs.c.replicate).where(runs.c.cell_id == row)).scalars())
+            cell = db.execute(
+                select(cells.c.id, cells.c.timed, cells.c.seconds).where(
+                    cells.c.campaign_id == campaign_id, cells.c.cell == cell_id
+                )
+            ).one()
+            there = set(db.execute(select(runs.c.replicate).where(runs.c.cell_id == cell.id)).scalars())
             last = db.execute(select(func.max(runs.c.sequence)).where(runs.c.campaign_id == campaign_id)).scalar() or 0
             new = [replicate for replicate in replicates if replicate not in there]
-            added = campaign.added + seconds * len(new)
+            added = campaign.added + len(new) * (cell.seconds / cell.timed if cell.timed else 0.0)
             if not new or (budget is not None and added > budget):
                 return 0
             db.execute(
-                insert(runs), [_run(campaign_id, row, replicate, last + 1 + at) for at, replicate in enumerate(new)]
+                insert(runs), [_run(campaign_id, cell.id, replicate, last + 1 + at) for at, replicate in enumerate(new)]
             )
             db.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(added=added))
         return len(new)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from labctl import clock
 from labctl.campaign import commands
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail
 from labctl.store import After, AttemptStart, Store, open_store
@@ -71,14 +75,21 @@ def test_runs_are_added_once_to_campaigns_that_go_on(store: Store) -> None:
     assert store.add_runs(campaign, cell, [4]) == 0
 
 
-def test_no_more_seconds_are_added_than_the_budget_has_whoever_adds(store: Store, url: str, tmp_path: Path) -> None:
+def test_no_more_seconds_are_added_than_the_budget_has_whoever_adds(
+    store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = itertools.count(1e9, 10.0)
+    monkeypatch.setattr(clock, "now", lambda: next(moments))
     campaign = submit(store)
+    for _ in range(2):
+        work_on(store, campaign, seconds=1.0)
+    (seconds,) = {seconds for _, seconds in store.durations(campaign).values()}
     cells = [cell.id for cell in store.record(campaign).cells]
     added: list[int] = []
 
     def add(cell: str) -> None:
         mine = open_store(tmp_path, url=url)
-        added.extend(mine.add_runs(campaign, cell, [at], seconds=30.0, budget=100.0) for at in range(3, 9))
+        added.extend(mine.add_runs(campaign, cell, [at], budget=3.5 * seconds) for at in range(3, 9))
         mine.close()
 
     threads = [threading.Thread(target=add, args=(cell,)) for cell in cells]
