@@ -42,7 +42,8 @@ class Found:
 
 def on_host(machines: Machines, store: Store, host: str, *, besides: int | None = None) -> tuple[Found, ...]:
     """All VMs with a mark of ours on a host, but for those of one attempt. Raises `LabError` when it can't be asked."""
-    owned = [vm for vm in machines.driver(host).owned(host) if vm.mark.attempt != besides]
+    mine = (store.identity, besides)
+    owned = [vm for vm in machines.driver(host).owned(host) if (vm.mark.store, vm.mark.attempt) != mine]
     if not owned:
         return ()
     active = frozenset(sign.attempt_id for sign in store.signs())
