@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from labctl import clock
-from labctl.campaign import health, policy
+from labctl.campaign import adaptive, health, policy
 from labctl.campaign.policy import LIMITS
 from labctl.campaign.stops import stop_campaign, stop_cells
 from labctl.errors import LabError
@@ -107,7 +107,10 @@ def _after(standing: Standing, detail: OutcomeDetail) -> After:
 def _follow_up(store: Store, standing: Standing, detail: OutcomeDetail, after: After) -> None:
     if standing.purpose is Purpose.HEALTH:
         health.settle(store, standing.campaign_id)
-    elif detail.outcome in (Outcome.FAILED, Outcome.LAB_ERROR):
+        return
+    if not after.again:
+        adaptive.consider(store, standing.campaign_id, standing.cell)
+    if detail.outcome in (Outcome.FAILED, Outcome.LAB_ERROR):
         if not after.again:
             said = f" {detail.what}" if detail.what else ""
             what = (

@@ -10,7 +10,11 @@ import pytest
 from labctl import clock
 from labctl.campaign import commands, judgement, stops
 from labctl.errors import LabError
-from labctl.model.outcome import CampaignState, HostState, Outcome
+from labctl.model.campaign import Adaptive
+from labctl.model.outcome import CampaignState, HostState, Outcome, OutcomeDetail
+from labctl.model.reading import Reading
+from labctl.model.result import AttemptResult, TransferResult
+from labctl.model.scenario import Side
 from labctl.store import WORKER_LOST, CampaignHead, HostRecord, Store, Trouble, open_store
 from tests.campaign.byhand import begin, end, lab_of
 from tests.campaign.outbox import submitted
@@ -42,6 +46,23 @@ def host(store: Store, name: str) -> HostRecord:
 
 def told(store: Store) -> list[str]:
     return [event.kind for event in store.untold()]
+
+
+def a_figure(bits_per_second: float) -> AttemptResult:
+    """The result of a run that has measured this."""
+    transfer = TransferResult(
+        index=1,
+        counted=True,
+        tool="iperf3",
+        reading=Reading(tool="iperf3", ok=True, bits_per_second=bits_per_second),
+        measured_on=Side.SENDER,
+        client_command=(),
+        server_command=(),
+        port=1,
+        started=0.0,
+        elapsed=1.0,
+    )
+    return AttemptResult(detail=OutcomeDetail(outcome=Outcome.OK), transfers=(transfer,))
 
 
 # Runs
@@ -103,6 +124,15 @@ def test_what_follows_from_a_result_never_costs_the_result(
     handle = begin(store, head, "a")
     assert judgement.accept(store, handle, a_result(Outcome.FAILED, kind="connection-lost"))
     assert store.run_counts(head.id)["failed"] == 1
+
+
+def test_a_cell_that_is_not_known_well_enough_gets_another_run_with_its_last_result(store: Store) -> None:
+    asked = Adaptive(maximum=5, within=0.01)
+    head = submitted(store, lab_of("a"), factors={"nic_model": ("virtio",)}, repeats=2, adaptive=asked)
+    for figure in (1e9, 2e9):
+        handle = begin(store, head, "a")
+        assert judgement.accept(store, handle, a_figure(figure))
+    assert store.run_counts(head.id) == {"ok": 2, "pending": 1}
 
 
 # Hosts
