@@ -135,8 +135,10 @@ def disks_of(store: Store, state: Path) -> tuple[Path, ...]:
     folders = [state] if store.database is None else [state, store.database.parent]
     by_device: dict[int, Path] = {}
     for folder in folders:
-        with suppress(OSError):
+        try:
             by_device.setdefault(folder.stat().st_dev, folder)
+        except OSError:
+            return (folder,)
     return tuple(by_device.values())
 
 
@@ -146,7 +148,10 @@ def disk_hold(folders: Iterable[Path], reserve: Reserve, *, held: bool = False) 
     When work was held before, somewhat more than the reserve must be free.
     """
     for folder in folders:
-        disk = shutil.disk_usage(folder)
+        try:
+            disk = shutil.disk_usage(folder)
+        except OSError as error:
+            return f"disk: {folder} can't be looked at: {error.strerror}"
         kept = reserve.of(disk.total)
         if disk.free < kept * (AGAIN_SHARE if held else 1.0):
             return (

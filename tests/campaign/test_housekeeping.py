@@ -230,6 +230,12 @@ def test_a_hold_ends_a_little_above_the_reserve(tmp_path: Path) -> None:
     assert disk_hold([tmp_path], reserve, held=True)
 
 
+def test_a_state_directory_that_is_gone_is_a_hold(store: Store, tmp_path: Path) -> None:
+    hold = Housekeeping(store, tmp_path / "gone").look()
+    assert hold.startswith("disk: ")
+    assert "gone" in hold
+
+
 # Retention
 
 
