@@ -13,10 +13,9 @@ from rich.text import Text
 from labctl import clock
 from labctl.cli.main import Context
 from labctl.cli.options import json_option, opened_store
-from labctl.cli.words import many
+from labctl.cli.words import many, size
 from labctl.errors import SpecError
 from labctl.report.console import terminal_console
-from labctl.report.units import size
 from labctl.spec.values import BadValue, parse_seconds
 from labctl.store import Store
 from labctl.store.schema import NEWEST

@@ -53,6 +53,18 @@ def durations(low: float, high: float) -> str:
     )
 
 
+def size(count: float) -> str:
+    """Bytes with a binary prefix: `22 B`, `160 KiB`, `1.5 GiB`."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if count >= 1024**power:
+            return (
+                f"{count / 1024**power:.3g} {unit}"
+                if count < 1000 * 1024**power
+                else f"{count / 1024**power:.0f} {unit}"
+            )
+    return f"{count:.0f} B"
+
+
 def counts(runs: Mapping[str, int]) -> str:
     """How many runs stand where: `10 ok, 2 failed, 1 in progress, 26 waiting`."""
     known = [name.value for name in _ORDER]

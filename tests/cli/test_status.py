@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -213,3 +215,24 @@ def test_any_number_of_terminals_may_look_at_once_while_others_work(terminal: Te
 )
 def test_ranges_of_time_are_said_with_one_unit_where_they_can(low: float, high: float, said: str) -> None:
     assert words.durations(low, high) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (163840, "160 KiB"),
+        (1023 * 1024, "1023 KiB"),
+        (1.5 * 2**30, "1.5 GiB"),
+    ],
+)
+def test_sizes_have_binary_prefixes(count: float, said: str) -> None:
+    assert words.size(count) == said
+
+
+def test_looking_waits_for_no_charts_and_no_statistics() -> None:
+    script = "import sys, labctl.cli.status, labctl.cli.watch, labctl.cli.hosts; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"matplotlib", "scipy", "celery", "libvirt"} & set(done.stdout.split())
