@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 """Every interval of labctl is one of this confidence."""
@@ -67,4 +67,4 @@ def summarise(values: Sequence[float]) -> Summary:
 @cache
 def t_quantile(freedom: float) -> float:
     """The quantile of Student's t that a two-sided interval of 95 % takes."""
-    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+    return float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
