@@ -12,12 +12,11 @@ from labctl.campaign import commands, judgement, stops
 from labctl.errors import LabError
 from labctl.model.campaign import Adaptive
 from labctl.model.outcome import CampaignState, HostState, Outcome, OutcomeDetail
-from labctl.model.reading import Reading
-from labctl.model.result import AttemptResult, TransferResult
-from labctl.model.scenario import Side
+from labctl.model.result import AttemptResult
 from labctl.store import WORKER_LOST, CampaignHead, HostRecord, Store, Trouble, open_store
 from tests.campaign.byhand import begin, end, lab_of
 from tests.campaign.outbox import submitted
+from tests.report.records import reading, transfer
 from tests.values import a_lab, a_result
 
 MODELS = ("virtio", "e1000", "e1000e", "rtl8139", "igb", "vmxnet3")
@@ -50,19 +49,7 @@ def told(store: Store) -> list[str]:
 
 def a_figure(bits_per_second: float) -> AttemptResult:
     """The result of a run that has measured this."""
-    transfer = TransferResult(
-        index=1,
-        counted=True,
-        tool="iperf3",
-        reading=Reading(tool="iperf3", ok=True, bits_per_second=bits_per_second),
-        measured_on=Side.SENDER,
-        client_command=(),
-        server_command=(),
-        port=1,
-        started=0.0,
-        elapsed=1.0,
-    )
-    return AttemptResult(detail=OutcomeDetail(outcome=Outcome.OK), transfers=(transfer,))
+    return AttemptResult(detail=OutcomeDetail(outcome=Outcome.OK), transfers=(transfer(1, reading(bits_per_second)),))
 
 
 # Runs
