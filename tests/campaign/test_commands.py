@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labctl import clock
 from labctl.campaign import commands, judgement
 from labctl.errors import SpecError
 from labctl.model.campaign import Anchor, Campaign
@@ -130,6 +132,35 @@ def test_runs_of_the_anchor_are_between_the_others(store: Store) -> None:
     campaign_id = submit(store, a_campaign(anchor=anchor))
     purposes = [run.purpose for run in store.record(campaign_id).runs]
     assert purposes == [Purpose.MEASURE, Purpose.MEASURE, Purpose.ANCHOR] * 2
+
+
+def a_night(**changes: object) -> Windows:
+    values: dict[str, object] = {"zone": "Europe/Dublin", "times": (WindowTime(start=22 * 60, end=6 * 60),)}
+    return Windows(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_windows_that_have_ended_or_are_too_short_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: datetime(2026, 12, 1, tzinfo=UTC).timestamp())
+    with pytest.raises(SpecError, match="have ended: `until` is 2026-11-30"):
+        submit(store, a_campaign(windows=a_night(until=date(2026, 11, 30))))
+    short = a_night(times=(WindowTime(start=0, end=1),))
+    with pytest.raises(SpecError, match="shorter than one of its runs"):
+        submit(store, a_campaign(windows=short, settings={"seconds": 100.0}))
+    assert store.newest_campaign() is None
+
+
+def test_a_campaign_whose_windows_have_ended_does_not_go_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: datetime(2026, 11, 30, tzinfo=UTC).timestamp())
+    campaign_id = submit(store, a_campaign(windows=a_night(until=date(2026, 11, 30)), lab_error_retries=0))
+    end(store, campaign_id, Outcome.LAB_ERROR, "x")
+    monkeypatch.setattr(clock, "now", lambda: datetime(2026, 12, 2, tzinfo=UTC).timestamp())
+    store.set_state(campaign_id, CampaignState.STOPPED, why="its windows have ended")
+    for ask in (commands.resume, lambda store, id_: commands.retry(store, id_, [Outcome.LAB_ERROR])):
+        with pytest.raises(SpecError, match="have ended"):
+            ask(store, campaign_id)
+    assert store.run_counts(campaign_id) == {"lab-error": 1, "pending": 3}
+    assert store.state(campaign_id) is CampaignState.STOPPED
+    commands.cancel(store, campaign_id)
 
 
 # Pausing and going on
