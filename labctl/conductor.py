@@ -67,6 +67,11 @@ class Conductor:
         return frozenset(player.works_on for player in self._players.values() if player.works_on)
 
     @property
+    def at_work(self) -> int:
+        """How many processes work on something."""
+        return sum(bool(player.works_on) for player in self._players.values())
+
+    @property
     def busy(self) -> frozenset[str]:
         """What somebody works on who does not wait."""
         return frozenset(

@@ -256,7 +256,7 @@ def _not_created(host: str, request: VmRequest, why: str) -> LabError:
     )
 
 
-def failed(what: str, host: str, *, kind: str = "simulated") -> LabError:
+def failed(what: str, host: str, *, kind: str = "command-failed") -> LabError:
     """The error of an operation that the world's faults let fail."""
     return LabError(
         what, kind=kind, why="The faults of this simulated lab say so.", todo="Nothing: nothing is real.", host=host
