@@ -60,7 +60,7 @@ def run(
         if resume_id is not None:
             begin = _resumption(store, resume_id, campaign, lab_file)
         else:
-            begin = _submission(store, campaign, lab_file, max_runs)
+            begin = _submission(store, campaign, lab_file, max_runs, say=console.print)
         with _stopping(stop, console):
             campaign_id = begin()
             reached = _work(store, campaign_id, context, console, stop)
@@ -88,13 +88,25 @@ def _resumption(store: Store, campaign_id: int, campaign_file: Path | None, lab_
     return lambda: campaign_id
 
 
-def _submission(store: Store, campaign_file: Path | None, lab_file: Path | None, max_runs: int | None) -> Beginning:
+def _submission(
+    store: Store,
+    campaign_file: Path | None,
+    lab_file: Path | None,
+    max_runs: int | None,
+    *,
+    say: Callable[[str], None],
+) -> Beginning:
     """Check everything that can be checked before anything starts."""
     if campaign_file is None or lab_file is None:
         raise SpecError("`labctl run` needs a campaign file and --lab.", todo="labctl run CAMPAIGN --lab LAB")
     checked, lab = load_both(campaign_file, lab_file)
     if max_runs is not None:
         checked = replace(checked, max_runs=max_runs)
+    for campaign_id in store.same_content(commands.content_digest(checked, lab)):
+        say(
+            f"Campaign {campaign_id} measures the same and is {store.state(campaign_id)}; "
+            f"`labctl run --resume {campaign_id}` would go on with it. This one is another."
+        )
     _check_lab(lab)
     campaign_text, lab_text = campaign_file.read_text(), lab_file.read_text()
     return partial(commands.submit, store, checked, lab, campaign_text=campaign_text, lab_text=lab_text)

@@ -53,6 +53,10 @@ class Terminal:
         simulated = {"hosts": ["a", "b"], "directory": str(self.directory / "world")}
         return self._file(file, {"lab": name, "site": "here", "simulated": simulated} | keys)
 
+    def lab_of(self, keys: dict[str, object], *, name: str = "night") -> Path:
+        """A lab file with these keys."""
+        return self._file("written-out.yaml", {"lab": name, "site": "here"} | keys)
+
     def campaign(self, name: str = "small", *, file: str | None = None, **keys: object) -> Path:
         """A campaign file."""
         return self._file(file or f"{name}.yaml", {"campaign": name} | SMALL | keys)
