@@ -19,7 +19,7 @@ from labctl.campaign.session import Session
 from labctl.campaign.view import View
 from labctl.errors import LabError
 from labctl.model.outcome import AttemptState, CampaignState
-from labctl.store import CampaignHead, LeaseLine, Store
+from labctl.store import CampaignHead, Store
 
 _STEP_SECONDS = 0.1
 _END_SECONDS = 45.0
@@ -40,7 +40,7 @@ def work_off(
     meter = Meter(store, campaign_id)
 
     def show() -> None:
-        view.show(meter.look(), _others(store, head))
+        view.show(meter.look())
 
     def at_end(running: Session) -> None:
         # When the store or the broker is the error, they can't be used to clean up either: ending the session tells the
@@ -58,10 +58,6 @@ def work_off(
             store, serving, asked=Asked(end=stop), say=view.say, write_report=write_report, on_look=show, at_end=at_end
         )
     return store.state(campaign_id)
-
-
-def _others(store: Store, head: CampaignHead) -> tuple[LeaseLine, ...]:
-    return tuple(line for line in store.leases(head.lab.name) if line.campaign_id != head.id)
 
 
 def _withdraw_unclaimed(store: Store, campaign_id: int) -> None:

@@ -39,13 +39,18 @@ def campaign_scope(campaign_id: int) -> str:
     return f"campaign-{campaign_id}"
 
 
+def serving(store: Store, lab: Lab) -> tuple[WorkerLine, ...]:
+    """The living processes that carry out runs of a lab."""
+    return tuple(line for line in worker_lines(store) if line.lives and queue_of(lab) in line.record.queues)
+
+
 def unserved(store: Store, lab: Lab, campaign_id: int) -> str:
     """Why nothing would become of the runs of a campaign now, because nobody starts them or carries them out, and what to
     do about it, in a sentence; empty when they are served."""
-    queue, living = queue_of(lab), [line.record for line in worker_lines(store) if line.lives]
-    if not any(queue in record.queues for record in living):
+    queue = queue_of(lab)
+    if not serving(store, lab):
         return f"No worker serves queue {queue}: start `labctl worker`."
-    engines = (record.queues for record in living if record.role == ENGINE)
+    engines = (line.record.queues for line in worker_lines(store) if line.lives and line.record.role == ENGINE)
     if not any(not only or campaign_scope(campaign_id) in only for only in engines):
         return f"Workers serve queue {queue}, but nobody starts runs of campaign {campaign_id}: start `labctl worker`."
     return ""

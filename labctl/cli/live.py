@@ -17,11 +17,13 @@ from labctl.campaign.view import View
 from labctl.cli.standing import activity, bad_host, beside, rate, times_left
 from labctl.cli.words import counts, span
 from labctl.model.outcome import CampaignState
-from labctl.store import CampaignHead, LeaseLine
+from labctl.store import CampaignHead
 
 _PLAIN_SECONDS = 15.0
 _OTHER_LINES = 10
 """Lines of the picture beside those of what is in progress, at the most."""
+_WORKERS = 3
+"""Workers of which is said what they do."""
 _NAMED = 3
 """Attempts in progress that a plain line names."""
 
@@ -49,16 +51,15 @@ class LiveView(View):
             with suppress(OSError):
                 self._live.stop()
 
-    def show(self, now: Progress, waiting: tuple[LeaseLine, ...] = (), *, notes: tuple[str, ...] = ()) -> None:
+    def show(self, now: Progress, *, unserved: str = "", workers: tuple[str, ...] = ()) -> None:
         """Redraw, or print a line when something has changed or some time has passed.
 
-        `waiting` names leases of others that keep the campaign from starting anything; `notes` is what people should know
-        beside, in sentences.
+        `unserved` says why nothing would become of its runs, `workers` what each of those that serve it does.
         """
-        said = (*_obstacles(now, waiting), *notes)
+        said = tuple(sentence for sentence in (*_obstacles(now), unserved) if sentence)
         with suppress(OSError):  # a terminal that is gone shows nothing, and is no reason to stop
             if self._live:
-                self._live.update(self._picture(now, said), refresh=True)
+                self._live.update(self._picture(now, said, workers), refresh=True)
             else:
                 self._print_line(now, said)
 
@@ -73,13 +74,14 @@ class LiveView(View):
             self._line_of, self._said = line_of, time.monotonic()
             self._console.print(_line(now, said), highlight=False, soft_wrap=True, markup=False)
 
-    def _picture(self, now: Progress, said: tuple[str, ...]) -> Group:
+    def _picture(self, now: Progress, said: tuple[str, ...], workers: tuple[str, ...]) -> Group:
         passed = f"{span(time.monotonic() - self._began)} passed"
         words = [f"{_state(now)}{now.done:,} of {now.total:,} runs done ({counts(now.counts)})", passed, rate(now)]
         texts = [", ".join(word for word in words if word), times_left(now)]
         lines: list[RenderableType] = [ProgressBar(total=max(1, now.total), completed=now.done, width=60)]
         lines += [Text(text) for text in texts if text]
         lines.append(_activity(now, rows=max(3, self._console.height - _OTHER_LINES)))
+        lines += [Text(worker, style="dim") for worker in workers[:_WORKERS]]
         lines += [Text(sentence, style="yellow") for sentence in said]
         return Group(*lines)
 
@@ -108,16 +110,13 @@ def _activity(now: Progress, *, rows: int) -> Table:
     return table
 
 
-def _obstacles(now: Progress, waiting: tuple[LeaseLine, ...]) -> tuple[str, ...]:
+def _obstacles(now: Progress) -> tuple[str, ...]:
     """What keeps the campaign, or some of the lab's hosts, from going on."""
     found = []
     if now.state is not CampaignState.ACTIVE:
         found.append(now.head.why)
     elif now.head.hold:
         found.append(f"waiting: {now.head.hold}")
-    elif not now.active and waiting and now.done < now.total:
-        holders = sorted({f"campaign {line.campaign_id} ({line.campaign})" for line in waiting})
-        found.append(f"waiting: the hosts are leased by {', '.join(holders)}")
     if not now.state.ended:
         found += [beside(now), *(bad_host(record) for record in now.bad_hosts)]
-    return tuple(sentence for sentence in found if sentence)
+    return tuple(found)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import click
 
 from labctl.campaign.progress import Meter, Progress
-from labctl.campaign.workers import unserved
+from labctl.campaign.workers import serving, unserved
 from labctl.cli.live import LiveView
 from labctl.cli.main import EXIT_INTERRUPTED, Context
 from labctl.cli.options import id_argument, json_option, newest, opened_store
 from labctl.cli.standing import exit_code, progress_facts
 from labctl.cli.words import counts
+from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState
 from labctl.report.console import terminal_console
 from labctl.store import Store
@@ -32,6 +33,8 @@ class Look:
 
     now: Progress
     unserved: str
+    workers: tuple[str, ...]
+    """What each of those does that serve it."""
 
     @property
     def over(self) -> bool:
@@ -64,17 +67,23 @@ def _looks(store: Store, campaign_id: int) -> Iterator[Look]:
     rest is done only when something has, or once a second."""
     meter, seen, looked, asked = Meter(store, campaign_id), -1, 0.0, 0.0
     idle = ""
+    workers: tuple[str, ...] = ()
     while True:
         version, at = store.version(), time.monotonic()
         if version != seen or at - looked >= _LOOK_SECONDS:
             seen, looked, now = version, at, meter.look()
             if at - asked >= _WORKERS_SECONDS:
-                asked, idle = at, unserved(store, now.head.lab, now.head.id)
-            look = Look(now=now, unserved=idle if now.state is CampaignState.ACTIVE or now.active else "")
+                asked, idle, workers = at, unserved(store, now.head.lab, campaign_id), _workers(store, now.head.lab)
+            going = now.state is CampaignState.ACTIVE or bool(now.active)
+            look = Look(now=now, unserved=idle if going else "", workers=workers)
             yield look
             if look.over:
                 return
         time.sleep(_STEP_SECONDS)
+
+
+def _workers(store: Store, lab: Lab) -> tuple[str, ...]:
+    return tuple(f"{line.record.name}: {line.record.doing}" for line in serving(store, lab))
 
 
 def _show(store: Store, campaign_id: int) -> Progress:
@@ -87,7 +96,7 @@ def _show(store: Store, campaign_id: int) -> Progress:
     with LiveView(console, head) as view:
         for look in _looks(store, campaign_id):
             last = look.now
-            view.show(last, notes=(look.unserved,) if look.unserved else ())
+            view.show(last, unserved=look.unserved, workers=look.workers)
     console.print(
         f"Campaign {campaign_id} is {last.state}: {counts(last.counts)}. {last.head.why}".rstrip()
         + f"\nIts report: `labctl report {campaign_id}`.",
