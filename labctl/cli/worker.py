@@ -17,11 +17,10 @@ from labctl.campaign.queues import queue_of
 from labctl.campaign.service import Asked, serve
 from labctl.campaign.serving import Serving
 from labctl.cli.main import Context
-from labctl.cli.pages import write_page
 from labctl.errors import SpecError
 from labctl.spec.lab import load_lab
 from labctl.spec.values import BadValue, parse_seconds
-from labctl.store import open_store
+from labctl.store import Store, open_store
 from labctl.store.database import sqlite_url
 
 _YEARS = 10 * 365 * 86_400.0
@@ -77,11 +76,18 @@ def worker(
     try:
         with _ending(asked):
             _say("Serving; Ctrl-C ends it.")
-            serve(store, serving, asked=asked, say=_say, write_report=partial(write_page, store, context.state))
+            serve(store, serving, asked=asked, say=_say, write_report=partial(_write_page, store, context.state))
         _say("Ended.")
     finally:
         store.close()
     sys.exit(0)
+
+
+def _write_page(store: Store, state: Path, campaign_id: int) -> str:
+    # What draws charts takes a second and much memory to load, and a night has one report.
+    from labctl.cli.pages import write_page
+
+    return write_page(store, state, campaign_id)
 
 
 def _refuse_lonely(context: Context, queues: tuple[str, ...], *, no_schedule: bool) -> None:

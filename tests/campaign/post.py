@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from labctl.campaign import commands
 from labctl.campaign.processes import pid_of
@@ -17,7 +19,7 @@ from labctl.model.lab import Lab
 from labctl.model.outcome import AttemptState, CampaignState
 from labctl.model.scenario import Scenario
 from labctl.store import ActiveAttempt, Store, open_store
-from tests.desk import LABCTL, Command, processes_of, until
+from tests.desk import LABCTL, Command, Ended, processes_of, until
 from tests.simulated import a_simulated_lab, vms_left
 from workers.hypervisors.simulated.faults import Fault
 from workers.hypervisors.simulated.figures import Figures
@@ -45,7 +47,7 @@ class Post:
             "name": "small",
             "scenarios": (Scenario.SAME_HOST,),
             "factors": {},
-            "settings": {"seconds": seconds, "interval": min(seconds, 0.5)},
+            "settings": {"tool": "iperf", "seconds": float(seconds), "interval": min(seconds, 0.5)},
             "repeats": runs,
             "warmups": 0,
             "back_off": 0.01,
@@ -55,6 +57,10 @@ class Post:
 
     def start(self, *arguments: str, patience: dict[str, float] | None = None, **environment: str) -> Command:
         """Start `labctl` with these arguments."""
+        return self.program(str(LABCTL), *arguments, patience=patience, **environment)
+
+    def program(self, *line: str, patience: dict[str, float] | None = None, **environment: str) -> Command:
+        """Start a program as services are started here."""
         number = len(self.commands)
         out, err = self.directory / f"{number}.out", self.directory / f"{number}.err"
         mine = {
@@ -66,7 +72,7 @@ class Post:
         }
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [str(LABCTL), *arguments],
+                line,
                 stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=os.environ | mine | environment,
                 start_new_session=True,
             )  # fmt: skip
@@ -75,8 +81,23 @@ class Post:
 
     def serve(self, *arguments: str, patience: dict[str, float] | None = None, **environment: str) -> Command:
         """Start `labctl worker`, and wait until its worker takes messages."""
+        return self.serving(self.start, "worker", *arguments, patience=patience, **environment)
+
+    def serve_with(self, app: str, *, patience: dict[str, float] | None = None) -> Command:
+        """Start a service whose worker is another Celery app, and wait until it takes messages."""
+        return self.serving(self.program, *self._line(app), patience=patience)
+
+    def serving_fails(self, app: str) -> Ended:
+        """How a service ends whose worker is a Celery app that can't work."""
+        return self.program(*self._line(app)).wait()
+
+    def _line(self, app: str) -> tuple[str, ...]:
+        return sys.executable, "-m", "tests.campaign.apps.serve", f"tests.campaign.apps.{app}", str(self.state)
+
+    def serving(self, start: Callable[..., Command], *arguments: str, **options: Any) -> Command:
+        """Start something that serves, and wait until its worker takes messages."""
         known = {row.name for row in self.store.workers()}
-        command = self.start("worker", *arguments, patience=patience, **environment)
+        command = start(*arguments, **options)
 
         def serves() -> bool:
             assert command.process.poll() is None, command.said
@@ -119,9 +140,11 @@ class Post:
     def done(self, campaign_id: int, **outcomes: int) -> None:
         """Wait until a campaign is done, and see how its runs ended."""
 
+        working = [command for command in self.commands if command.process.poll() is None]
+
         def ended() -> bool:
-            for command in self.commands:
-                assert command.process.poll() in (None, 0, -signal.SIGKILL), command.said
+            for command in working:
+                assert command.process.poll() in (None, 0), command.said
             return self.store.state(campaign_id).ended
 
         until("the campaign has ended", ended)
