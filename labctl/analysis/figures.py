@@ -74,6 +74,8 @@ def why_not_counted(reading: Reading) -> str:
 
 
 def _why_none(run: RunRecord) -> str:
+    if run.unrun is not None:
+        return f"not run ({run.unrun.kind})"
     if run.result is None:
         return "not done yet" if run.state != RunState.DONE else "done without a result"
     return _why_no_figure(run.result)

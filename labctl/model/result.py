@@ -150,6 +150,16 @@ class RunRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EventRecord:
+    """Something that happened while a campaign was worked off, to it or to a host of its lab."""
+
+    at: float
+    kind: str
+    """`quarantine`, `host-back`, `cell-stopped`, ..."""
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CampaignRecord:
     """A submitted campaign with everything that a report needs."""
 
@@ -172,3 +182,5 @@ class CampaignRecord:
     """Why it is paused, stopped or cancelled, in a sentence."""
     lab_document: Mapping[str, object] = field(default_factory=dict)
     """The checked lab as plain data."""
+    events: tuple[EventRecord, ...] = ()
+    """What happened from its submission to its end, oldest first."""

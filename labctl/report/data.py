@@ -19,7 +19,7 @@ from labctl.analysis.plausibility import first_transfer_flag, flags_of
 from labctl.analysis.summary import Summary, summarise
 from labctl.model.campaign import Campaign, Order
 from labctl.model.outcome import CampaignState, Outcome, RunState
-from labctl.model.result import CampaignRecord, CellRecord, RunRecord
+from labctl.model.result import CampaignRecord, CellRecord, EventRecord, RunRecord
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, Level
 from labctl.report import units
@@ -117,13 +117,15 @@ class MissingCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Completeness:
-    """How much of the campaign is there. Counts of runs; `figures` are the runs that count."""
+    """How much of the campaign is there. Counts of runs: `done` have a result, `figures` are those that count, `unrun`
+    were ended without having been run."""
 
     planned: int
     done: int
     figures: int
     outcomes: Mapping[str, int]
     active: int
+    unrun: int
     missing: tuple[MissingCell, ...]
 
     @property
@@ -143,6 +145,8 @@ class Report:
     simulated: bool
     """The lab only pretends: its figures are made up."""
     question: str
+    notice: str
+    """Why the campaign was stopped, cancelled or paused, in a sentence; empty when it wasn't, or nobody said why."""
     headline: str
     """The answer in one sentence."""
     status: str
@@ -163,6 +167,8 @@ class Report:
     published: str
     not_applicable: tuple[NotApplicable, ...]
     failures: tuple[FailureGroup, ...]
+    events: tuple[EventRecord, ...]
+    """What happened meanwhile, oldest first: to hosts, to cells, to the campaign itself."""
     facts: tuple[FactRow, ...]
     notes: tuple[str, ...]
     method: tuple[tuple[str, str], ...]
@@ -200,6 +206,7 @@ def report_of(record: CampaignRecord) -> Report:
         lab=record.lab,
         simulated=record.lab_document.get("simulated") is not None,
         question=campaign.question or f"How does throughput depend on the {_name(bar_factor)}?",
+        notice=_notice(record),
         headline=_headline(rows, migrations, bar_factor, campaign),
         status=_status(record, completeness, cells),
         submitted=record.submitted,
@@ -216,6 +223,7 @@ def report_of(record: CampaignRecord) -> Report:
         published=campaign.published,
         not_applicable=_not_applicable(cells, titles),
         failures=failures_of(record, titles),
+        events=tuple(event for event in record.events if event.kind not in _EXPECTED),
         facts=facts_of(record),
         notes=_notes(campaign),
         method=method_of(campaign),
@@ -375,7 +383,8 @@ def _migrations(record: CampaignRecord, matrix: Matrix) -> tuple[MigrationRow, .
 
 
 def _completeness(record: CampaignRecord, rows: Sequence[Row]) -> Completeness:
-    done = [run for run in record.runs if run.state == RunState.DONE]
+    unrun = sum(run.unrun is not None for run in record.runs)
+    done = [run for run in record.runs if run.state == RunState.DONE and run.unrun is None]
     outcomes = Counter(run.result.detail.outcome.value for run in done if run.result is not None)
     done_by_cell = Counter(run.cell for run in done)
     return Completeness(
@@ -384,6 +393,7 @@ def _completeness(record: CampaignRecord, rows: Sequence[Row]) -> Completeness:
         figures=sum(row.summary.n for row in rows),
         outcomes={outcome.value: outcomes[outcome.value] for outcome in Outcome if outcomes[outcome.value]},
         active=sum(run.state == RunState.ACTIVE for run in record.runs),
+        unrun=unrun,
         missing=tuple(
             MissingCell(title=row.title, done=done_by_cell[row.cell], planned=row.planned)
             for row in rows
@@ -417,6 +427,20 @@ def _notes(campaign: Campaign) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _notice(record: CampaignRecord) -> str:
+    word = _NOTICE.get(record.state)
+    return f"{word}: {record.why}" if word and record.why else ""
+
+
+_NOTICE: dict[str, str] = {
+    CampaignState.STOPPED: "Stopped early",
+    CampaignState.CANCELLED: "Cancelled",
+    CampaignState.PAUSED: "Paused",
+}
+_EXPECTED = ("submitted", "started", "finished")
+"""Kinds of events that happen to every campaign: when they did stands elsewhere."""
+
+
 def _status(record: CampaignRecord, completeness: Completeness, cells: Sequence[CellRecord]) -> str:
     parts = [f"{completeness.figures} of {completeness.planned} planned runs gave a figure"]
     for outcome, words in (
@@ -429,7 +453,9 @@ def _status(record: CampaignRecord, completeness: Completeness, cells: Sequence[
     uncounted = completeness.outcomes.get(Outcome.OK.value, 0) - completeness.figures
     if uncounted > 0:
         parts.append(f"{uncounted} ended ok without a figure that counts")
-    missing = completeness.planned - completeness.done
+    if completeness.unrun:
+        parts.append(f"{completeness.unrun} not run (see what failed)")
+    missing = completeness.planned - completeness.done - completeness.unrun
     if missing > 0:
         parts.append(f"{missing} {_MISSING.get(record.state, 'missing')}")
     skipped = sum(not cell.applicable for cell in cells)
@@ -442,6 +468,7 @@ _MISSING: dict[str, str] = {
     CampaignState.ACTIVE: "still to come (the campaign is running)",
     CampaignState.PAUSED: "missing (the campaign is paused and can be resumed)",
     CampaignState.CANCELLED: "missing (the campaign was cancelled)",
+    CampaignState.STOPPED: "missing (the campaign was stopped early and can be resumed)",
 }
 
 

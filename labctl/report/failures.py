@@ -21,6 +21,7 @@ class Fault(StrEnum):
     LAB = "lab"
     LABCTL = "labctl itself"
     CANCELLED = "nobody: cancelled"
+    NOT_RUN = "not run"
 
 
 FAULT_MEANS = {
@@ -28,12 +29,14 @@ FAULT_MEANS = {
     Fault.LAB: "No result about the system under test: retried, never counted.",
     Fault.LABCTL: "A mistake in labctl: please report it with the kept raw output.",
     Fault.CANCELLED: "Somebody asked for it to stop.",
+    Fault.NOT_RUN: "Runs that were ended without an attempt, for the reason that is named.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """Attempts that ended badly in the same way. `recovered` counts those whose run got a result by a later one."""
+    """Attempts that ended badly in the same way, or runs without any that were not run for the same reason. `recovered`
+    counts those whose run got a result by a later attempt."""
 
     fault: Fault
     kind: str
@@ -48,15 +51,23 @@ class FailureGroup:
     runs: tuple[int, ...]
     cells: tuple[str, ...]
 
+    @property
+    def counted(self) -> str:
+        """How many attempts, or runs without one, in words."""
+        word = "run" if self.fault is Fault.NOT_RUN else "attempt"
+        return f"{self.attempts} {word}{'' if self.attempts == 1 else 's'}"
+
 
 def failures_of(record: CampaignRecord, titles: Mapping[str, str]) -> tuple[FailureGroup, ...]:
     """All failures of a campaign: those that ended runs, and those of attempts that were retried."""
-    groups: dict[tuple[Fault, str, str, str], list[tuple[RunRecord, OutcomeDetail, bool]]] = defaultdict(list)
+    groups: dict[tuple[Fault, str, str, str, str], list[tuple[RunRecord, OutcomeDetail, bool]]] = defaultdict(list)
     for run in sorted(record.runs, key=lambda run: run.sequence):
         for detail, final in _details(run):
             fault = _fault(detail)
             if fault is not None:
-                groups[fault, detail.kind, detail.host, detail.phase].append((run, detail, final))
+                groups[fault, detail.kind, detail.host, detail.phase, ""].append((run, detail, final))
+        if run.unrun is not None:
+            groups[Fault.NOT_RUN, run.unrun.kind, run.unrun.host, "", run.unrun.why].append((run, run.unrun, True))
     order = list(Fault)
     return tuple(
         FailureGroup(
@@ -72,7 +83,7 @@ def failures_of(record: CampaignRecord, titles: Mapping[str, str]) -> tuple[Fail
             runs=tuple(dict.fromkeys(run.id for run, _, _ in members)),
             cells=tuple(dict.fromkeys(titles[run.cell] for run, _, _ in members)),
         )
-        for (fault, kind, host, phase), members in sorted(
+        for (fault, kind, host, phase, _), members in sorted(
             groups.items(), key=lambda item: (order.index(item[0][0]), -len(item[1]), item[0][1:])
         )
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import resources
 from itertools import groupby
@@ -131,14 +130,10 @@ def _environment() -> jinja2.Environment:
         "percent": units.percent,
         "percent_interval": units.percent_interval,
         "times": units.times,
-        "moment": _moment,
+        "moment": units.moment,
         "fact": units.fact,
         "setting": lambda name: "NIC model" if name == "nic_model" else str(name).replace("_", " "),
     }
     environment.globals |= {"rate_interval": units.rate_interval, "level": units.level, "nothing": units.NOTHING}
     environment.tests["faster_or_slower"] = lambda ratio: ratio.difference in (Difference.FASTER, Difference.SLOWER)
     return environment
-
-
-def _moment(epoch: float | None) -> str:
-    return units.NOTHING if epoch is None else datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

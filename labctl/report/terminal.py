@@ -15,6 +15,7 @@ from labctl.report.migration_words import words_of
 
 _STYLE = {Difference.FASTER: "green", Difference.SLOWER: "red"}
 MOST_MISSING = 10
+MOST_EVENTS = 30
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -22,6 +23,8 @@ def print_report(report: Report, console: Console) -> None:
     if report.simulated:
         console.print(Text(SIMULATED, style="bold reverse"))
     console.print(Text(report.question, style="bold"))
+    if report.notice:
+        console.print(Text(report.notice, style="bold yellow"))
     console.print(Text(report.headline))
     console.print(Text(report.status, style="dim"))
     _print_matrix(report, console)
@@ -30,6 +33,7 @@ def print_report(report: Report, console: Console) -> None:
     _print_claims(report, console)
     _print_not_applicable(report, console)
     _print_failures(report, console)
+    _print_events(report, console)
     _print_missing(report, console)
     _print_differing_facts(report, console)
     for note in report.notes:
@@ -117,7 +121,7 @@ def _print_failures(report: Report, console: Console) -> None:
     if report.failures:
         console.print(Text("What failed, and whose fault it was", style="bold"))
     for group in report.failures:
-        attempts = f"{group.attempts} {'attempt' if group.attempts == 1 else 'attempts'}"
+        attempts = group.counted
         cured = f", {group.recovered} cured by a later attempt" if group.recovered else ""
         where = f" on host {group.host}" if group.host else ""
         console.print(Text.assemble("  ", (group.fault.value, "bold"), f": {group.kind}{where} ({attempts}{cured})"))
@@ -125,6 +129,15 @@ def _print_failures(report: Report, console: Console) -> None:
             if text:
                 console.print(Text(f"    {heading}: {text}"))
         console.print(Text(f"    cells: {'; '.join(group.cells)}", style="dim"))
+
+
+def _print_events(report: Report, console: Console) -> None:
+    if report.events:
+        console.print(Text("What happened in the night", style="bold"))
+    for event in report.events[:MOST_EVENTS]:
+        console.print(Text.assemble(f"  {units.moment(event.at)}  ", (event.kind, "bold"), f": {event.what}"))
+    if len(report.events) > MOST_EVENTS:
+        console.print(Text(f"  and {len(report.events) - MOST_EVENTS} more events"))
 
 
 def _print_missing(report: Report, console: Console) -> None:

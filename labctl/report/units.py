@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 from labctl.analysis.comparison import Difference, Ratio
 from labctl.model.settings import Kind, Level, find_setting
@@ -119,6 +120,11 @@ def level(name: str, value: Level) -> str:
     if isinstance(value, float):
         return significant(value)
     return str(value)
+
+
+def moment(epoch: float | None) -> str:
+    """An instant: `2026-11-30 22:00:05 UTC`."""
+    return NOTHING if epoch is None else datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def fact(value: str | int | float | bool | None) -> str:

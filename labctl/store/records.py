@@ -7,14 +7,14 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, Select, func, select, update
 
 from labctl import clock
 from labctl.model.outcome import OutcomeDetail, Purpose, RunState
-from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, RawOutput, RunRecord
+from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, EventRecord, RawOutput, RunRecord
 from labctl.spec.documents import from_json
 from labctl.store.room import Room, campaign_row
-from labctl.store.tables import attempts, campaigns, cells, raw_outputs, runs
+from labctl.store.tables import attempts, campaigns, cells, events, raw_outputs, runs
 from labctl.store.values import Contents
 
 
@@ -32,6 +32,7 @@ class Records(Room):
             attempt_rows = db.execute(
                 select(attempts).where(attempts.c.campaign_id == campaign_id).order_by(attempts.c.id)
             ).all()
+            event_rows = db.execute(_events_of(head)).all()
         by_run: dict[int, list[Row[Any]]] = {}
         for row in attempt_rows:
             by_run.setdefault(row.run_id, []).append(row)
@@ -61,6 +62,7 @@ class Records(Room):
             ),
             runs=tuple(_run_record(row, names[row.cell_id], by_run.get(row.id, [])) for row in run_rows),
             versions=json.loads(head.versions),
+            events=tuple(EventRecord(at=row.at, kind=row.kind, what=row.what) for row in event_rows),
         )
 
     def raw(self, attempt_id: int) -> tuple[RawOutput, ...]:
@@ -118,6 +120,14 @@ class Records(Room):
         """Give the space of what was forgotten back to the file system. Writers wait meanwhile, and it needs as much space
         again as the database has. A database server sees to it by itself."""
         self._db.vacuum()
+
+
+def _events_of(head: Row[Any]) -> Select[Any]:
+    """What happened in a campaign, and in its lab between its submission and its end."""
+    in_lab = (events.c.scope == f"lab-{head.lab}") & (events.c.at >= head.submitted)
+    if head.ended is not None:
+        in_lab &= events.c.at <= head.ended
+    return select(events).where((events.c.campaign_id == head.id) | in_lab).order_by(events.c.at, events.c.id)
 
 
 def _run_record(row: Row[Any], cell: str, tried: Sequence[Row[Any]]) -> RunRecord:

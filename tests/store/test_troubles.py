@@ -147,3 +147,21 @@ def test_an_event_is_known_by_its_scope_and_key(store: Store) -> None:
     store.tell(Event(scope="lab-x", key="k", kind="host-back", what="w", at=1.0))
     assert store.has_event("lab-x", "k")
     assert not store.has_event("lab-y", "k")
+
+
+def test_a_record_holds_what_happened_in_the_campaign_and_meanwhile_in_its_lab(store: Store, campaign: int) -> None:
+    submitted = store.head(campaign).submitted
+
+    def happens(scope: str, key: str, after: float, campaign_id: int | None = None) -> None:
+        at = submitted + after
+        store.tell(Event(scope=scope, key=key, kind="quarantine", what=key, at=at, campaign_id=campaign_id))
+
+    happens("lab-lab", "during", 10)
+    happens("lab-lab", "before", -10)
+    happens("lab-other", "elsewhere", 10)
+    happens(f"campaign-{campaign}", "own", 5, campaign)
+    assert [event.what for event in store.record(campaign).events] == ["own", "during"]
+    store.set_state(campaign, CampaignState.DONE)
+    happens("lab-lab", "afterwards", 10_000)
+    happens(f"campaign-{campaign}", "late", 10_000, campaign)
+    assert [event.what for event in store.record(campaign).events] == ["own", "late"]
