@@ -174,6 +174,8 @@ class _Service:
             if not self._ill_store:
                 self._say(str(error))
             self._ill_store = True
+            # Nobody could give a sign of life meanwhile.
+            self._watch = liveness.Watch()
             self._asked.end.wait(_STORE_PAUSE_SECONDS)
         else:
             self._ill_store = False
