@@ -29,8 +29,8 @@ def in_progress(store: Store, campaign_id: int, *, stopped: bool) -> str:
 
 
 def rate(now: Progress) -> str:
-    """Runs per hour lately; empty when that can't be told."""
-    if now.rate is None:
+    """Runs per hour lately; empty when that can't be told, or when it is over."""
+    if now.rate is None or now.state.ended:
         return ""
     return f"{now.rate:,.0f} runs/h" if now.rate >= 10 else f"{now.rate:.1f} runs/h"
 
