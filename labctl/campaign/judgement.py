@@ -108,7 +108,7 @@ def _follow_up(store: Store, standing: Standing, detail: OutcomeDetail, after: A
     if standing.purpose is Purpose.HEALTH:
         health.settle(store, standing.campaign_id)
         return
-    if not after.again:
+    if standing.campaign.adaptive is not None and not after.again:
         adaptive.consider(store, standing.campaign_id, standing.cell)
     if detail.outcome in (Outcome.FAILED, Outcome.LAB_ERROR):
         if not after.again:

@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from dataclasses import replace
 from ipaddress import IPv4Interface
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import labctl
 from labctl.campaign.policy import LIMITS, POLICY, Action, Blame, back_off, blamed, cleared, goes_back, rule_of
 from labctl.errors import SpecError
 from labctl.model.lab import Lab, Machine, SecretRef, SshAccess
@@ -46,6 +48,19 @@ def test_no_kind_is_in_two_rows_and_every_outcome_has_a_row_for_the_rest() -> No
     for outcome in ENDS:
         rows = [row for row in POLICY if row.outcome is outcome]
         assert [bool(row.kinds) for row in rows] == [True] * (len(rows) - 1) + [False]
+
+
+def test_kinds_of_the_table_are_said_somewhere_in_the_code() -> None:
+    root = Path(labctl.__file__).parents[1]
+    code = "\n".join(
+        path.read_text()
+        for room in ("labctl", "workers")
+        for path in (root / room).rglob("*.py")
+        if path.name != "policy.py"
+    )
+    said = set(re.findall(r'"([a-z-]+)"', code)) | {word.replace("_", "-") for word in re.findall(r'"([a-z_]+)"', code)}
+    migrations = {f"migration-{kind}" for kind in ("failed", "refused", "unreachable")}
+    assert [kind for kind in KINDS if kind not in said | migrations] == []
 
 
 @pytest.mark.parametrize("outcome", ENDS)
