@@ -124,5 +124,5 @@ def _reason(store: Store, campaign_id: int, trouble: Trouble) -> OutcomeDetail:
         what="The run was not run: its cell is stopped.",
         why=f"{trouble.attempts} attempts at it ended as {trouble.outcome} ({trouble.kind}), on {hosts}, "
         f"and none of its runs gave a figure. The latest: {_words(store, trouble.latest)}",
-        todo=f"See what failed; when it is mended, `labctl retry {campaign_id} --stopped` runs it.",
+        todo=f"See what failed; when it is mended, `labctl retry {campaign_id}` runs it.",
     )

@@ -28,7 +28,7 @@ def unrun(cell: str) -> OutcomeDetail:
         kind="cell-stopped",
         what="The run was not run: its cell is stopped.",
         why=f"2 attempts at {cell} ended as failed (connection-lost), on a and b.",
-        todo="`labctl retry 7 --stopped` runs it.",
+        todo="`labctl retry 7` runs it.",
     )
 
 
