@@ -87,7 +87,10 @@ def _look_after(consumer: Any, files: WorkerFiles) -> None:  # noqa: ANN401 - Ce
 
 
 def _change(consumer: Any, wanted: Wanted) -> None:  # noqa: ANN401 - Celery's consumer
-    """In the event loop: serve further queues, with further slots. Nothing is ever taken away from a worker."""
+    """In the event loop: serve further queues, with further slots. Nothing is ever taken away from a worker. One that ends
+    has no pool any more, and is still asked: what waits for the loop is done when the loop is closed."""
+    if state.should_stop is not None:
+        return
     for queue in wanted.queues:
         if queue not in consumer.app.amqp.queues.consume_from:
             consumer.add_task_queue(queue)
