@@ -15,15 +15,12 @@ from labctl.store.room import IN_PROGRESS, Room, held, shown
 from labctl.store.tables import attempts, campaigns, leases, runs
 from labctl.store.values import AttemptHandle, AttemptStart, ClaimedAttempt, Sign
 
-_STARTABLE = (
-    select(runs.c.id, runs.c.campaign_id)
+_WANTED = (
+    select(runs.c.id, runs.c.campaign_id, runs.c.state, campaigns.c.state.label("campaign_state"))
     .join(campaigns, campaigns.c.id == runs.c.campaign_id)
-    .where(
-        runs.c.id.in_(bindparam("runs", expanding=True)),
-        runs.c.state == RunState.PENDING,
-        campaigns.c.state == CampaignState.ACTIVE,
-    )
+    .where(runs.c.id.in_(bindparam("runs", expanding=True)))
 )
+"""Asked for nothing else: with conditions on states SQLite goes through all pending runs of the campaign instead."""
 _HELD = select(leases.c.resource).where(
     leases.c.lab == bindparam("lab"), leases.c.resource.in_(bindparam("resources", expanding=True))
 )
@@ -141,8 +138,9 @@ def _choose(db: Connection, lab: str, starts: Sequence[AttemptStart]) -> dict[in
     """Which of them can be started side by side, as positions, with the ids of their campaigns; earlier ones first."""
     wanted = set().union(*(item.resources for item in starts))
     taken = set(db.execute(_HELD, {"lab": lab, "resources": sorted(wanted)}).scalars())
-    rows = db.execute(_STARTABLE, {"runs": [item.run_id for item in starts]}).all()
-    campaign_of = {row.id: row.campaign_id for row in rows}
+    rows = db.execute(_WANTED, {"runs": [item.run_id for item in starts]}).all()
+    startable = RunState.PENDING, CampaignState.ACTIVE
+    campaign_of = {row.id: row.campaign_id for row in rows if (row.state, row.campaign_state) == startable}
     chosen: dict[int, int] = {}
     for at, item in enumerate(starts):
         if item.run_id in campaign_of and not item.resources & taken:

@@ -13,10 +13,7 @@ from labctl.store.room import Room, campaign_row, least_share, newest_attempt, s
 from labctl.store.tables import campaigns, runs
 from labctl.store.values import CampaignHead, CampaignLine, QueuedCampaign
 
-_HEAD = select(*(column for column in campaigns.c if not column.name.endswith(("_text", "_document")))).where(
-    campaigns.c.id == bindparam("campaign")
-)
-"""A campaign without its documents."""
+_HEAD = select(campaigns).where(campaigns.c.id == bindparam("campaign"))
 _QUEUE = (
     select(campaigns.c.id, campaigns.c.lab, campaigns.c.priority, campaigns.c.share, campaigns.c.purpose,
            campaigns.c.hold)
@@ -148,8 +145,9 @@ class Campaigns(Room):
 
     def set_hold(self, campaign_id: int, hold: str) -> None:
         """Say what keeps an active campaign from starting runs now; empty: nothing does."""
+        active = campaigns.c.id == campaign_id, campaigns.c.state == CampaignState.ACTIVE
         with self._db.writing() as db:
-            db.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(hold=hold))
+            db.execute(update(campaigns).where(*active).values(hold=hold))
 
     def set_priority(self, campaign_id: int, priority: int) -> None:
         """Change a campaign's priority."""

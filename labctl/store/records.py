@@ -14,7 +14,7 @@ from labctl.model.outcome import OutcomeDetail, Purpose, RunState
 from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, EventRecord, RawOutput, RunRecord
 from labctl.spec.documents import from_json
 from labctl.store.room import Room, campaign_row
-from labctl.store.tables import attempts, campaigns, cells, events, raw_outputs, runs
+from labctl.store.tables import attempts, campaigns, cells, documents, events, raw_outputs, runs
 from labctl.store.values import Contents
 
 
@@ -25,6 +25,7 @@ class Records(Room):
         """A campaign with everything that a report needs, in one consistent snapshot; without raw outputs."""
         with self._db.reading() as db:
             head = campaign_row(db, campaign_id)
+            files = db.execute(select(documents).where(documents.c.campaign_id == campaign_id)).one()
             cell_rows = db.execute(
                 select(cells).where(cells.c.campaign_id == campaign_id).order_by(cells.c.position)
             ).all()
@@ -46,10 +47,10 @@ class Records(Room):
             submitted=head.submitted,
             started=head.started,
             ended=head.ended,
-            campaign_text=head.campaign_text,
-            lab_text=head.lab_text,
-            document=json.loads(head.campaign_document),
-            lab_document=json.loads(head.lab_document),
+            campaign_text=files.campaign_text,
+            lab_text=files.lab_text,
+            document=json.loads(files.campaign_document),
+            lab_document=json.loads(files.lab_document),
             cells=tuple(
                 CellRecord(
                     id=row.cell,

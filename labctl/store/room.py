@@ -16,14 +16,14 @@ from labctl.model.lab import Lab
 from labctl.model.outcome import AttemptState, CampaignState, Purpose
 from labctl.spec.documents import from_json
 from labctl.store.database import Database
-from labctl.store.tables import attempts, campaigns
+from labctl.store.tables import attempts, campaigns, documents
 from labctl.store.values import AttemptHandle
 
 IN_PROGRESS = (AttemptState.SENT, AttemptState.CLAIMED)
 _KEPT_DOCUMENTS = 64
 
-_DOCUMENTS = select(campaigns.c.campaign_document, campaigns.c.lab_document).where(
-    campaigns.c.id == bindparam("campaign")
+_DOCUMENTS = select(documents.c.campaign_document, documents.c.lab_document).where(
+    documents.c.campaign_id == bindparam("campaign")
 )
 _CAMPAIGN = select(campaigns).where(campaigns.c.id == bindparam("campaign"))
 _STATE_OF_ATTEMPT = select(attempts.c.state).where(attempts.c.id == bindparam("attempt"))

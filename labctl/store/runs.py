@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from sqlalchemy import ColumnElement, Update, bindparam, case, func, or_, select, update
 
@@ -56,7 +57,7 @@ class Runs(Room):
         return tuple(
             PendingRun(
                 id=row.id,
-                cell=Cell(levels=json.loads(row.levels)),
+                cell=_cell(row.levels),
                 replicate=row.replicate,
                 sequence=row.sequence,
                 attempts=row.tries,
@@ -172,6 +173,12 @@ class Runs(Room):
         with self._db.reading() as db:
             row = db.execute(query).one()
         return int(row[0]), int(row[1] or 0)
+
+
+@lru_cache(maxsize=4096)
+def _cell(levels: str) -> Cell:
+    """A cell from its text; the engine reads the same ones again and again."""
+    return Cell(levels=json.loads(levels))
 
 
 def _back(*which: ColumnElement[bool]) -> Update:

@@ -15,7 +15,7 @@ from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Purpose, RunState
 from labctl.spec.documents import to_json
 from labctl.store.room import Room, inserted, least_share, same_content
-from labctl.store.tables import campaigns, cells, runs
+from labctl.store.tables import campaigns, cells, documents, runs
 
 _BATCH = 1000
 
@@ -54,16 +54,21 @@ class Submission(Room):
                     state=CampaignState.ACTIVE,
                     stop_attempts=False,
                     submitted=clock.now(),
-                    campaign_text=campaign_text,
-                    lab_text=lab_text,
-                    campaign_document=to_json(campaign),
-                    lab_document=to_json(lab),
                     versions=json.dumps(dict(versions)),
                     digest=digest,
                     purpose=purpose,
                     priority=campaign.priority,
                     share=least_share(db, lab.name),
                 ),
+            )
+            db.execute(
+                insert(documents).values(
+                    campaign_id=campaign_id,
+                    campaign_text=campaign_text,
+                    lab_text=lab_text,
+                    campaign_document=to_json(campaign),
+                    lab_document=to_json(lab),
+                )
             )
             applicable = _insert_cells(db, campaign_id, cells)
             _insert_runs(db, campaign_id, applicable, order)

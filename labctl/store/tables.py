@@ -58,10 +58,6 @@ campaigns = Table(
     Column("submitted", Float, nullable=False),
     Column("started", Float),
     Column("ended", Float),
-    Column("campaign_text", Text, nullable=False),
-    Column("lab_text", Text, nullable=False),
-    Column("campaign_document", Text, nullable=False),
-    Column("lab_document", Text, nullable=False),
     Column("versions", Text, nullable=False),
     Column("digest", String(64), nullable=False, default="", index=True),
     Column("purpose", String(16), nullable=False, default="measure"),
@@ -72,6 +68,18 @@ campaigns = Table(
     Column("forgiven", Integer, nullable=False, default=0),
     Column("added", Float, nullable=False, default=0.0),
 )
+
+documents = Table(
+    "documents",
+    metadata,
+    Column("campaign_id", ForeignKey("campaigns.id"), primary_key=True),
+    Column("campaign_text", Text, nullable=False),
+    Column("lab_text", Text, nullable=False),
+    Column("campaign_document", Text, nullable=False),
+    Column("lab_document", Text, nullable=False),
+)
+"""The files of a campaign. They never change and may be large: those of a large lab beside its state, every start of a run
+would write them anew."""
 
 cells = Table(
     "cells",

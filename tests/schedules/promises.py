@@ -161,8 +161,8 @@ def nothing_is_measured_in_company(left: Left) -> Iterator[str]:
 def tries_are_within_the_policy(left: Left) -> Iterator[str]:
     """No run is tried more often than its campaign allows."""
     documents = {
-        row["id"]: json.loads(row["campaign_document"])
-        for row in left.rows("SELECT id, campaign_document FROM campaigns")
+        row["campaign_id"]: json.loads(row["campaign_document"])
+        for row in left.rows("SELECT campaign_id, campaign_document FROM documents")
     }
     statement = "SELECT run_id, campaign_id, count(*) AS tries FROM attempts WHERE outcome = 'lab-error'"
     for row in left.rows(f"{statement} GROUP BY run_id, campaign_id"):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from labctl import clock
 from labctl.campaign import commands
@@ -108,3 +112,53 @@ def test_cells_that_were_timed_are_told_with_their_mean(store: Store) -> None:
     assert store.durations(campaign) == {cell.id: (1, seconds)}
     work_on(store, campaign, seconds=1.0)
     assert len(store.timed_cells(campaign, limit=1)) == 1
+
+
+def test_what_is_leased_is_told_with_its_campaign_and_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: 1e9)
+    campaign = submit(store)
+    run = store.pending_runs(campaign, limit=1)[0]
+    leased = frozenset({"host:a", "machine:one"})
+    store.start_attempts("lab", [AttemptStart(run_id=run.id, order=an_order(), resources=leased, estimate=60.0)])
+    assert store.leased("lab") == dict.fromkeys(leased, (campaign, 1e9 + 60))
+    assert store.leased("other") == {}
+
+
+def test_a_campaign_that_is_not_active_is_not_held_up(store: Store) -> None:
+    campaign = submit(store)
+    store.set_hold(campaign, "window opens Mon 22:00")
+    assert store.head(campaign).hold == "window opens Mon 22:00"
+    store.set_state(campaign, CampaignState.PAUSED)
+    store.set_hold(campaign, "window opens Mon 22:00")
+    assert store.head(campaign).hold == ""
+
+
+def test_starting_runs_goes_through_no_others(tmp_path: Path) -> None:
+    """With another plan of SQLite's the cost of a run would grow with the number of those that wait."""
+    store = open_store(tmp_path)
+    campaign = submit(store)
+    runs = store.pending_runs(campaign, limit=4)
+    starts = [
+        AttemptStart(run_id=run.id, order=an_order(), resources=frozenset({f"host:{run.id}"}), estimate=1.0)
+        for run in runs
+    ]
+    asked: list[tuple[str, Any]] = []
+
+    def keep(_connection: Any, _cursor: Any, statement: str, values: Any, _context: Any, many: bool) -> None:
+        if statement.startswith("SELECT") and not many:
+            # As many as one call ever starts.
+            first = next((value for value in values if value == runs[0].id), None)
+            longer = f"({', '.join('?' * len(runs))})", f"({', '.join('?' * 300)})"
+            more = tuple(values) + (first,) * (300 - len(runs)) if longer[0] in statement else tuple(values)
+            asked.append((statement.replace(*longer), more))
+
+    event.listen(Engine, "before_cursor_execute", keep)
+    try:
+        store.start_attempts("lab", starts)
+    finally:
+        event.remove(Engine, "before_cursor_execute", keep)
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "labctl.sqlite")) as db:
+        plans = [row[3] for statement, values in asked for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+    assert any("runs" in plan for plan in plans)
+    assert not [plan for plan in plans if "ix_runs_next" in plan or plan.startswith("SCAN")]

@@ -54,6 +54,7 @@ def upgrade() -> None:
     _partial_index("ix_vms_there", "vms", ["lab", "address"], where="state <> 'gone'")
     _partial_index("ix_vms_of_campaign", "vms", ["campaign_id"], where="state <> 'gone'")
     _count_tries()
+    _move_documents()
     op.create_table(
         "hosts",
         sa.Column("lab", sa.Text(), nullable=False),
@@ -102,6 +103,24 @@ def upgrade() -> None:
 
 def _partial_index(name: str, table: str, columns: list[str], *, where: str) -> None:
     op.create_index(name, table, columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
+def _move_documents() -> None:
+    names = ("campaign_text", "lab_text", "campaign_document", "lab_document")
+    op.create_table(
+        "documents",
+        sa.Column("campaign_id", sa.Integer(), nullable=False),
+        *(sa.Column(name, sa.Text(), nullable=False) for name in names),
+        sa.ForeignKeyConstraint(["campaign_id"], ["campaigns.id"], name=op.f("fk_documents_campaign_id_campaigns")),
+        sa.PrimaryKeyConstraint("campaign_id", name=op.f("pk_documents")),
+    )
+    op.execute(
+        "INSERT INTO documents (campaign_id, campaign_text, lab_text, campaign_document, lab_document) "
+        "SELECT id, campaign_text, lab_text, campaign_document, lab_document FROM campaigns"
+    )
+    with op.batch_alter_table("campaigns") as table:
+        for name in names:
+            table.drop_column(name)
 
 
 def _count_tries() -> None:
