@@ -11,7 +11,7 @@ from labctl.campaign.rehearsal import Rehearsal
 from labctl.model.campaign import Cell
 from labctl.model.outcome import CampaignState, Outcome, Purpose, RunState
 from labctl.model.result import RunRecord
-from labctl.plan.windows import Opening, openings
+from labctl.plan.windows import Opening, opening_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +100,11 @@ def account_of(rehearsal: Rehearsal, *, vms_left: tuple[str, ...]) -> Account:
         seconds=max((shift.ended for shift in shifts), default=0.0),
         busy_seconds=_union(shifts),
         real_seconds=rehearsal.real_seconds,
-        outcomes=Counter(_outcome(run) for run in record.runs),
+        outcomes=dict(Counter(_outcome(run) for run in record.runs)),
         runs=tuple(_run_lines(rehearsal, [shift for shift in shifts if shift.campaign == own])),
         openings=tuple(_opening_lines(rehearsal, shifts)),
         hosts=tuple(_host_lines(rehearsal, shifts)),
-        not_run=Counter(_why_not_run(run, rehearsal) for run in record.runs if _outcome(run) == NOT_RUN),
+        not_run=dict(Counter(_why_not_run(run, rehearsal) for run in record.runs if _outcome(run) == NOT_RUN)),
         lost_runs=len(lost),
         doubled_runs=len(doubled),
         leases_left=leases,
@@ -181,20 +181,15 @@ def _run_lines(rehearsal: Rehearsal, shifts: list[Shift]) -> Iterator[RunLine]:
 
 
 def _opening_lines(rehearsal: Rehearsal, shifts: list[Shift]) -> Iterator[OpeningLine]:
-    """The openings in which anything was done."""
-    end = rehearsal.began + max((shift.ended for shift in shifts), default=0.0)
-    for opening in openings(rehearsal.campaign.windows, rehearsal.began, end + 1.0):
-        within = [shift for shift in shifts if rehearsal.began + shift.began in opening]
-        if within:
-            first, last = min(shift.began for shift in within), max(shift.ended for shift in within)
-            yield _line(rehearsal, opening, len(within), last - first)
-
-
-def _line(rehearsal: Rehearsal, opening: Opening, attempts: int, used: float) -> OpeningLine:
-    whole = (
-        opening if rehearsal.campaign.windows is not None else Opening(start=opening.start, end=opening.start + used)
-    )
-    return OpeningLine(start=whole.start, end=whole.end, attempts=attempts, used=used)
+    """The openings in which anything was done. Without windows that is one, as long as the work."""
+    windows = rehearsal.campaign.windows
+    within: dict[Opening | None, list[Shift]] = defaultdict(list)
+    for shift in shifts:
+        within[opening_at(windows, rehearsal.began + shift.began) if windows is not None else None].append(shift)
+    for opening, some in within.items():
+        first, last = rehearsal.began + some[0].began, rehearsal.began + max(shift.ended for shift in some)
+        whole = opening or Opening(start=first, end=last)
+        yield OpeningLine(start=whole.start, end=whole.end, attempts=len(some), used=last - first)
 
 
 def _host_lines(rehearsal: Rehearsal, shifts: list[Shift]) -> Iterator[HostLine]:
