@@ -23,7 +23,7 @@ moment:
 - **Reconnecting for ever** (`broker_connection_max_retries` None), with keepalive and time limits on the connection, and
   without cancelling what runs.
 - **Soft shutdown**: on SIGTERM no message is taken any more, and attempts may finish; the service that started the worker
-  says when they must end at their next step (`owner.py`). SIGQUIT, from somebody else, gives them a minute.
+  says when they must end at their next step (`main_process.py`). SIGQUIT, from somebody else, gives them a minute.
 - **No remote control, events, gossip, mingle, heartbeats** of Celery's: they are traffic, keys in Redis and ways to lose the
   connection, and what they tell is in the store.
 """
@@ -43,7 +43,7 @@ from workers.consumption import OneEach
 app = Celery("labctl-workers")
 app.conf.update(
     broker_of(os.environ.get(VARIABLE) or "redis://localhost:6379/0").settings(),
-    imports=("workers.tasks",),
+    imports=("workers.tasks", "workers.main_process", "workers.process"),
     task_serializer="json",
     result_serializer="json",
     accept_content=["json"],

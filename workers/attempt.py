@@ -22,6 +22,7 @@ from workers.hypervisors.base import MigrationOutcome, OwnedVm
 from workers.journal import Journal
 from workers.leftovers import Whose
 from workers.machines import Machines
+from workers.owner import owner_wants_parking
 from workers.placing import Endpoint, Placed, place, release
 from workers.settling import settle
 from workers.together import together
@@ -52,7 +53,7 @@ class Attempt:
             detail = self._outcome()
             try:
                 with self._journal.phase("release"):
-                    self._release(park=self._order.reuse and detail.outcome is Outcome.OK)
+                    self._release(park=self._order.reuse and detail.outcome is Outcome.OK and owner_wants_parking())
             finally:
                 self._machines.close()
         return self._journal.result(detail)

@@ -1,0 +1,62 @@
+"""The main process of a worker: gives its owner a pulse, serves what the owner wants, and ends when it is told to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from typing import Any
+
+from celery.signals import worker_ready
+from celery.worker import state
+
+from labctl.campaign.worker_files import Pulse, Wanted, WorkerFiles, files_of_this_worker
+from workers.owner import owner_lives
+
+LOOK_SECONDS = 1.0
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _serve_owner(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """In the main process, once it consumes: look after the owner's wishes in a thread."""
+    files = files_of_this_worker()
+    if files is not None:
+        files.beat(Pulse(beats=0, busy=0, taken=0))
+        threading.Thread(target=_look_after, args=(sender, files), name="owner", daemon=True).start()
+
+
+def _look_after(consumer: Any, files: WorkerFiles) -> None:  # noqa: ANN401 - Celery's consumer
+    """Give a pulse and hear what is wanted, until an end is wanted or the owner is gone; then end warmly: attempts in
+    progress hear of it by their heartbeats and clean up.
+
+    Celery's own handler of SIGTERM prints a line first, and when that fails, as it does on a full disk, forgets to end.
+    So the wish is noted here, and the signal only wakes the main loop up.
+    """
+    heard, beats = files.wanted(), 0
+    while owner_lives() and not files.takes_no_more:
+        beats += 1
+        files.beat(Pulse(beats=beats, busy=len(state.active_requests), taken=state.all_total_count[0]))
+        wanted = files.wanted()
+        if wanted is not None and wanted != heard:
+            heard = wanted
+            consumer.call_soon(_change, consumer, wanted)
+        time.sleep(LOOK_SECONDS)
+    state.should_stop = os.EX_OK
+    if not owner_lives():
+        shutil.rmtree(files.directory.parent, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _change(consumer: Any, wanted: Wanted) -> None:  # noqa: ANN401 - Celery's consumer
+    """In the event loop: serve further queues, with further slots. Nothing is ever taken away from a worker. One that ends
+    has no pool any more, and is still asked: what waits for the loop is done when the loop is closed."""
+    if state.should_stop is not None:
+        return
+    for queue in wanted.queues:
+        if queue not in consumer.app.amqp.queues.consume_from:
+            consumer.add_task_queue(queue)
+    more = wanted.slots - consumer.pool.num_processes
+    if more > 0:
+        consumer.pool.grow(more)
