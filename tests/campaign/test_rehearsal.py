@@ -29,7 +29,7 @@ from labctl.report.data import report_of
 from labctl.spec.simulated import SimulatedSpec, expand_simulated
 from tests.simulated import vms_left
 from tests.values import a_campaign, a_lab
-from workers.hypervisors.simulated.faults import Fault, FaultKind, strikes, write_faults
+from workers.hypervisors.simulated.faults import Fault, FaultKind, hits, write_faults
 from workers.hypervisors.simulated.schedule import Night, schedule_of
 
 pytestmark = pytest.mark.services
@@ -125,8 +125,8 @@ def test_whatever_goes_wrong_nothing_is_lost_doubled_or_left(directory: Path, se
     write_faults(directory / "world", schedule.faults)
     found = rehearse(campaign, lab, directory=directory, begin=EVENING, incidents=schedule.incidents)
     account = told(found, lab)
-    assert account.broken == (), (account, strikes(directory / "world"), found.incidents)
-    assert strikes(directory / "world") or found.incidents, "something went wrong"
+    assert account.broken == (), (account, hits(directory / "world"), found.incidents)
+    assert hits(directory / "world") or found.incidents, "something went wrong"
     assert sum(account.outcomes.values()) == 12
 
 

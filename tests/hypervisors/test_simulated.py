@@ -25,7 +25,7 @@ from workers.hypervisors.base import OwnershipMark
 from workers.hypervisors.simulated import iperf3_output, iperf_output
 from workers.hypervisors.simulated import vm as vms
 from workers.hypervisors.simulated.asked import asked
-from workers.hypervisors.simulated.faults import Fault, FaultKind, Faults, strikes, write_faults
+from workers.hypervisors.simulated.faults import Fault, FaultKind, Faults, hits, write_faults
 from workers.hypervisors.simulated.figures import Figures
 from workers.hypervisors.simulated.lines import Move
 from workers.hypervisors.simulated.migration import course
@@ -179,10 +179,10 @@ def test_a_fault_strikes_the_operations_that_fit(tmp_path: Path) -> None:
         ],
     )
     faults = Faults.read(tmp_path)
-    assert [faults.strike("create", host) for host in ("a", "b", "a", "a")] == [None, None, FaultKind.FAIL, None]
-    assert faults.strike("destroy", "a") is None
-    (strike,) = strikes(tmp_path)
-    assert (strike.kind, strike.operation, strike.host) == (FaultKind.FAIL, "create", "a")
+    assert [faults.hit("create", host) for host in ("a", "b", "a", "a")] == [None, None, FaultKind.FAIL, None]
+    assert faults.hit("destroy", "a") is None
+    (hit,) = hits(tmp_path)
+    assert (hit.kind, hit.operation, hit.host) == (FaultKind.FAIL, "create", "a")
 
 
 def test_of_many_at_once_the_nth_strikes_one(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_of_many_at_once_the_nth_strikes_one(tmp_path: Path) -> None:
 
     def hurry(_number: int) -> list[FaultKind | None]:
         mine = Faults.read(tmp_path)
-        return [mine.strike("create", "a") for _ in range(20)]
+        return [mine.hit("create", "a") for _ in range(20)]
 
     with ThreadPoolExecutor(8) as pool:
         struck = [fault for found in pool.map(hurry, range(8)) for fault in found if fault is not None]
@@ -224,7 +224,7 @@ def test_a_process_that_is_killed_leaves_what_it_would_leave_on_real_hosts(
         assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
     else:
         assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
-        assert [strike.kind for strike in strikes(world)] == [FaultKind.DIE]
+        assert [hit.kind for hit in hits(world)] == [FaultKind.DIE]
     assert len(vms_left(lab)) == left
     assert len(Guests(lab).another_driver().owned("a")) == left
 

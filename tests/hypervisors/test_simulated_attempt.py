@@ -20,7 +20,7 @@ from tests.desk import until
 from tests.simulated import a_simulated_lab, attempt, conducted, next_attempt, virtual_time, vms_left
 from tests.values import a_campaign
 from workers.guard import Guard
-from workers.hypervisors.simulated.faults import Fault, FaultKind, strikes
+from workers.hypervisors.simulated.faults import Fault, FaultKind, hits
 from workers.hypervisors.simulated.figures import Figures
 
 
@@ -158,7 +158,7 @@ def test_faults_become_the_outcomes_that_they_are_on_real_hosts(
     lab = a_simulated_lab(tmp_path / "world", faults=[fault])
     result = conducted(conductor, lambda: attempt(store, lab, one_cell()))
     assert (result.detail.outcome, result.detail.kind) == (outcome, kind), result.detail
-    struck = {strike.kind for strike in strikes(tmp_path / "world")}
+    struck = {hit.kind for hit in hits(tmp_path / "world")}
     assert struck == (set() if outcome is Outcome.OK else {fault.kind})
     lost = fault.kind is FaultKind.HOST_LOST
     assert len(vms_left(lab)) == (2 if lost else 0), "what can't be destroyed stays, all else is gone"

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.schedules.lines import Line, read_lines
 from tests.schedules.night import Night
 from tests.schedules.promises import Left, broken
-from workers.hypervisors.simulated.faults import strikes
+from workers.hypervisors.simulated.faults import hits
 
 FILE = "verdict.json"
 _ORDINARY = frozenset({"locate", "run", "ready", "read_back", "host_facts", "check_migration", "finished", "output", "answer",
@@ -69,7 +69,7 @@ def _met(night: Night, left: Left) -> dict[str, int]:
     for happening in night.schedule.happenings:
         if any(note.text == str(happening) for note in night.notes):
             met[f"trouble: {happening.trouble}"] = 1
-    for strike in strikes(night.world):
+    for strike in hits(night.world):
         met[f"strike: {strike.kind}"] = met.get(f"strike: {strike.kind}", 0) + 1
     for line in left.lines:
         if line.what in ("killed", "stopped"):
@@ -88,7 +88,7 @@ def _timeline(night: Night, left: Left) -> Iterable[str]:
     entries = [(note.at, f"## {note.text}") for note in night.notes]
     entries += [(line.at, _said(line)) for line in left.lines if line.what not in _ORDINARY]
     entries += [
-        (strike.at, f"!! {strike.kind} {strike.operation} {strike.host} {strike.vm}") for strike in strikes(night.world)
+        (strike.at, f"!! {strike.kind} {strike.operation} {strike.host} {strike.vm}") for strike in hits(night.world)
     ]
     yield from (f"{at - zero:9.3f}  {text}" for at, text in sorted(entries))
     for table in ("campaigns", "runs", "attempts", "leases", "vms", "hosts", "workers", "events"):

@@ -23,7 +23,7 @@ from tests.simulated import a_simulated_lab, attempt, conducted, virtual_time, v
 from tests.values import a_campaign
 from workers.guard import Guard
 from workers.hypervisors.base import HostLoad
-from workers.hypervisors.simulated.faults import Fault, FaultKind, strikes
+from workers.hypervisors.simulated.faults import Fault, FaultKind, hits
 from workers.machines import Machines
 from workers.settling import beyond, look
 
@@ -152,7 +152,7 @@ def test_a_host_that_does_not_answer_is_no_quiet_host(store: Store, conductor: C
     lab = a_lab(tmp_path / "world", Fault(kind=FaultKind.HANG, operation="load", host="a", nth=1))
     result = conducted(conductor, lambda: attempt(store, lab, campaign()))
     assert (result.detail.outcome, result.detail.kind) == (Outcome.LAB_ERROR, "host-unreachable")
-    assert [strike.operation for strike in strikes(tmp_path / "world")] == ["load"]
+    assert [strike.operation for strike in hits(tmp_path / "world")] == ["load"]
 
 
 def test_an_attempt_that_must_end_waits_no_longer(store: Store, conductor: Conductor, tmp_path: Path) -> None:

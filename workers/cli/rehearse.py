@@ -31,7 +31,7 @@ from labctl.plan.windows import next_opening, opening_at
 from labctl.report import print_terminal
 from labctl.report.console import terminal_console
 from labctl.spec.cross_check import load_both
-from workers.hypervisors.simulated.faults import Strike, strikes, write_faults
+from workers.hypervisors.simulated.faults import Hit, hits, write_faults
 from workers.hypervisors.simulated.schedule import Night, Schedule, schedule_of
 
 EXIT_BROKEN = 3
@@ -70,7 +70,7 @@ def rehearse(
         found = carry_out(
             checked, lab, directory=directory, begin=begin, incidents=schedule.incidents, texts=texts, say=told
         )
-        account, struck = account_of(found, vms_left=_vms_left(world)), strikes(world)
+        account, struck = account_of(found, vms_left=_vms_left(world)), hits(world)
     if as_json:
         click.echo(json.dumps(_facts(account, struck, found.incidents, seed), indent=1))
     else:
@@ -125,7 +125,7 @@ def _vms_left(world: Path) -> tuple[str, ...]:
 
 
 def _facts(
-    account: Account, struck: tuple[Strike, ...], incidents: tuple[Incident, ...], seed: int | None
+    account: Account, struck: tuple[Hit, ...], incidents: tuple[Incident, ...], seed: int | None
 ) -> dict[str, object]:
     told = asdict(account)
     told["began"] = stamp(account.began)
@@ -138,7 +138,7 @@ def _facts(
         **told,
         "faults": {
             "seed": seed,
-            "struck": [asdict(strike) for strike in struck],
+            "hits": [asdict(hit) for hit in struck],
             "incidents": [asdict(incident) for incident in incidents],
         },
     }
@@ -214,8 +214,8 @@ def _print_hosts(console: Console, account: Account) -> None:
     console.print(table)
 
 
-def _print_faults(console: Console, seed: int, struck: tuple[Strike, ...], found: Rehearsal) -> None:
-    kinds = Counter(strike.kind.value for strike in struck) + Counter(one.kind.value for one in found.incidents)
+def _print_faults(console: Console, seed: int, struck: tuple[Hit, ...], found: Rehearsal) -> None:
+    kinds = Counter(hit.kind.value for hit in struck) + Counter(one.kind.value for one in found.incidents)
     said = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())) or "nothing"
     console.print(f"[bold]Faults of seed {seed}[/]: {said}", highlight=False)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from labctl import clock
 
 FILE = "faults.json"
-STRUCK = "struck.jsonl"
+HITS = "hits.jsonl"
 _COUNTS = "faults"
 
 FOR_EVER = 1e18
@@ -71,7 +71,7 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strike:
+class Hit:
     """A fault that has struck: which, on what, and when by `labctl.clock.monotonic`."""
 
     kind: FaultKind
@@ -97,11 +97,11 @@ class Faults:
             entries = []
         return cls(directory, [_fault(entry) for entry in entries])
 
-    def strike(self, operation: str, host: str, vm: str = "") -> FaultKind | None:
+    def hit(self, operation: str, host: str, vm: str = "") -> FaultKind | None:
         """The fault that happens at this line; None when all goes well. `die` is carried out here."""
         found: FaultKind | None = None
         for index, fault in self._faults:
-            if fault.kind in AT_ONCE and self._hits(index, fault, operation, host):
+            if fault.kind in AT_ONCE and self._applies(index, fault, operation, host):
                 self._note(fault, operation, host, vm)
                 if fault.kind is FaultKind.DIE:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -111,7 +111,7 @@ class Faults:
     def changes(self, kind: FaultKind, operation: str, host: str, vm: str = "") -> bool:
         """Whether an operation goes wrong in this way."""
         for index, fault in self._faults:
-            if fault.kind is kind and self._hits(index, fault, operation, host):
+            if fault.kind is kind and self._applies(index, fault, operation, host):
                 self._note(fault, operation, host, vm)
                 return True
         return False
@@ -129,7 +129,7 @@ class Faults:
         """The faults of this kind that a host has at any time."""
         return tuple(fault for _, fault in self._faults if fault.kind is kind and fault.host in ("", host))
 
-    def _hits(self, index: int, fault: Fault, operation: str, host: str) -> bool:
+    def _applies(self, index: int, fault: Fault, operation: str, host: str) -> bool:
         if not _fits(fault, operation, host, clock.monotonic()):
             return False
         return not fault.nth or self._count(index) == fault.nth
@@ -147,10 +147,10 @@ class Faults:
             os.close(file)
 
     def _note(self, fault: Fault, operation: str, host: str, vm: str) -> None:
-        strike = Strike(kind=fault.kind, operation=operation, host=host, vm=vm, at=clock.monotonic())
-        file = os.open(self._directory / STRUCK, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        hit = Hit(kind=fault.kind, operation=operation, host=host, vm=vm, at=clock.monotonic())
+        file = os.open(self._directory / HITS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(file, (json.dumps(asdict(strike)) + "\n").encode())
+            os.write(file, (json.dumps(asdict(hit)) + "\n").encode())
         finally:
             os.close(file)
 
@@ -163,13 +163,13 @@ def write_faults(directory: Path, faults: Iterable[Fault]) -> None:
     beside.replace(directory / FILE)
 
 
-def strikes(directory: Path) -> tuple[Strike, ...]:
+def hits(directory: Path) -> tuple[Hit, ...]:
     """The faults that have struck in a world, oldest first."""
     try:
-        lines = (directory / STRUCK).read_text().splitlines()
+        lines = (directory / HITS).read_text().splitlines()
     except FileNotFoundError:
         return ()
-    return tuple(_strike(json.loads(line)) for line in lines)
+    return tuple(_hit(json.loads(line)) for line in lines)
 
 
 def _fits(fault: Fault, operation: str, host: str, now: float) -> bool:
@@ -185,6 +185,6 @@ def _fault(entry: Mapping[str, object]) -> Fault:
     return Fault(**values)  # type: ignore[arg-type]
 
 
-def _strike(entry: Mapping[str, object]) -> Strike:
+def _hit(entry: Mapping[str, object]) -> Hit:
     values = dict(entry) | {"kind": FaultKind(str(entry["kind"]))}
-    return Strike(**values)  # type: ignore[arg-type]
+    return Hit(**values)  # type: ignore[arg-type]

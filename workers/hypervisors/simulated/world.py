@@ -8,7 +8,7 @@ on a real lab:
 | `hosts/HOST/VM` | a VM, on the host that it is on now |
 | `figures.json` | how long things take, where that is not as usual |
 | `faults.json` | the faults to come |
-| `struck.jsonl`, `faults/` | the faults that struck, and how often their operations happened |
+| `hits.jsonl`, `faults/` | the faults that struck, and how often their operations happened |
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class World:
         Returns whether the operation must fail (fault `fail`). Raises `NoAnswerError`: at once when the host is lost,
         after `seconds` when the call hangs; `AttemptCancelled` when an interruptible one hangs and the attempt must end.
         """
-        fault = self.faults.strike(operation, host, vm)
+        fault = self.faults.hit(operation, host, vm)
         if fault is FaultKind.HOST_LOST:
             raise NoAnswerError(f"Host {host} doesn't answer.", host=host, late=False)
         if fault is FaultKind.HANG:
