@@ -25,7 +25,7 @@ PAUSE_SECONDS = 0.3
 _USED_SHARE = 0.5
 """How much of a VM's memory holds anything, and is copied at all."""
 _HAND_OVER = 0.02
-_MOST_PASSES = 30
+_MOST_PASSES = 1000
 _MOST_SAMPLES = 10
 
 
