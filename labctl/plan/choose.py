@@ -29,6 +29,8 @@ from labctl.plan.resources import machines_in
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+ALL = slice(None)
+"""All positions."""
 _NOTHING = 0
 """The number of a resource that is always free."""
 
@@ -42,8 +44,9 @@ class Resources:
 
     def number(self, name: str) -> int:
         """The number of a resource, given to it when it is named for the first time."""
-        found = self._numbers.setdefault(name, len(self.names))
-        if found == len(self.names):
+        found = self._numbers.get(name)
+        if found is None:
+            found = self._numbers[name] = len(self.names)
             self.names.append(name)
         return found
 
@@ -65,13 +68,18 @@ class Places:
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    def latest(self, instants: Array) -> Array:
-        """For every placement the latest of the instants of its resources."""
-        return reduce(np.maximum, (instants[column] for column in self._columns))
+    def latest(self, instants: Array, positions: Array | slice = ALL) -> Array:
+        """For each of these placements the latest of the instants of its resources."""
+        return reduce(np.maximum, (instants[column[positions]] for column in self._columns))
 
-    def earliest(self, instants: Array) -> Array:
-        """For every placement the earliest of the instants of its resources."""
-        return reduce(np.minimum, (instants[column] for column in self._columns))
+    def earliest(self, instants: Array, positions: Array | slice = ALL) -> Array:
+        """For each of these placements the earliest of the instants of its resources."""
+        return reduce(np.minimum, (instants[column[positions]] for column in self._columns))
+
+    def all_need(self, names: Iterable[str]) -> bool:
+        """Whether there is no placement without any of these resources."""
+        which = np.isin(self._names, list(names))
+        return bool(self.counts(which).min() > 0)
 
     def counts(self, which: Array) -> Array:
         """For every placement how many of its resources are among these."""
@@ -169,6 +177,8 @@ class Timetable:
         self._promised_at = self._open_at.copy()
         """When each is free again after all that is kept for waiting runs."""
         self._kept_from = np.full(len(resources.names), inf)
+        self._free: dict[Places, Array] = {}
+        """The positions that were free when somebody looked last; none becomes free later."""
         self._full: set[Places] = set()
         self._hopeless: set[Places] = set()
         self._kept_out: dict[Places, float] = {}
@@ -179,14 +189,13 @@ class Timetable:
         places, ends = run.places, self.now + run.seconds
         if not health and (places in self._full or run.seconds >= self._kept_out.get(places, inf)):
             return None
-        free_at = self._free_at if health else self._open_at
-        free = places.latest(free_at) <= self.now
-        slots = [slot for slot in places.slots if free_at[slot] <= self.now]
-        if not slots or not free.any():
+        free = np.flatnonzero(places.latest(self._free_at) <= self.now) if health else self._still_free(places)
+        slots = [slot for slot in places.slots if self._free_at[slot] <= self.now]
+        if not slots or not free.size:
             if not health:
                 self._full.add(places)
             return None
-        positions = np.flatnonzero(free & (places.earliest(self._kept_from) >= ends))
+        positions = free[places.earliest(self._kept_from, free) >= ends]
         slots = [slot for slot in slots if self._kept_from[slot] >= ends]
         if not slots or not positions.size:
             if not health:
@@ -194,6 +203,13 @@ class Timetable:
             return None
         following = int(np.searchsorted(positions, run.wish % len(places)))
         return int(positions[following % positions.size]), slots[0]
+
+    def _still_free(self, places: Places) -> Array:
+        if places not in self._free:
+            self._free[places] = np.arange(len(places))
+        before = self._free[places]
+        self._free[places] = before[places.latest(self._open_at, before) <= self.now]
+        return self._free[places]
 
     def take(self, run: WaitingRun, position: int, slot: int) -> None:
         """A run starts there."""

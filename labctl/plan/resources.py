@@ -23,13 +23,18 @@ def resources_of(placement: Placement, lab: Lab) -> frozenset[str]:
     found: set[str] = set()
     for name in placement.hosts:
         machine = lab.hosts[name].machine if name in lab.hosts else lab.machines[name].machine
-        found |= {host_resource(name), f"{_MACHINE}{machine}"}
+        found |= {host_resource(name), machine_resource(machine)}
     return frozenset(found)
 
 
 def host_resource(host: str) -> str:
     """The name under which a host, or a plain machine as an endpoint, is leased."""
     return f"host:{host}"
+
+
+def machine_resource(machine: str) -> str:
+    """The name under which a physical machine is leased."""
+    return f"{_MACHINE}{machine}"
 
 
 def migration_slots(lab: Lab) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from scipy import stats
 
-from labctl.campaign import engine
+from labctl.campaign import commands, scheduler
 from labctl.campaign.progress import progress
 from labctl.campaign.session import Session, session
 from labctl.model.campaign import Campaign
@@ -137,7 +137,7 @@ def perturbation(lab_file: Path, directory: Path) -> None:
     store = open_store(state)
     lab = load_lab(lab_file)
     file = HERE / "campaigns" / "perturbation.yaml"
-    campaign_id = engine.submit(
+    campaign_id = commands.submit(
         store, load_campaign(file), lab, campaign_text=file.read_text(), lab_text=lab_file.read_text()
     )
     head = store.head(campaign_id)
@@ -148,7 +148,7 @@ def perturbation(lab_file: Path, directory: Path) -> None:
             by_hand = transfer_by_hand(lab, store.idle_vms(campaign_id))
             if number:  # the first transfer of a pair of guests is slower than the rest
                 ratios.append(by_labctl / by_hand)
-        engine.interrupt(store, campaign_id)
+        commands.interrupt(store, campaign_id)
         while store.active_attempts(campaign_id):
             time.sleep(0.2)
         running.dispatcher.clean(lab, campaign_id)
@@ -168,7 +168,7 @@ def _one_run(store: Store, head: CampaignHead, running: Session) -> float:
     while store.run_counts(head.id).get(Outcome.OK, 0) == done:
         store.set_state(head.id, CampaignState.ACTIVE)
         while not store.active_attempts(head.id):
-            engine.advance(store, head, running.dispatcher)
+            scheduler.advance(store, running.dispatcher, only=head.id)
         store.set_state(head.id, CampaignState.PAUSED)
         looked = 0.0
         while store.active_attempts(head.id):
