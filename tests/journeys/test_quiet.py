@@ -86,7 +86,9 @@ def assert_marked(desk: Desk, noise: str) -> None:
     """The mark is in the record, in the report for people, and in the one for programs."""
     assert "processors are busy (limit 0.5)" in noise
     assert "other VMs" not in noise, "the attempt's own VM is no other"
-    (row,) = json.loads(desk.labctl("report", "1", "--json").out)["rows"]
+    ended = desk.labctl("report", "1", "--json")
+    assert ended.code == 0, ended.said
+    (row,) = json.loads(ended.out)["rows"]
     assert [flag["kind"] for flag in row["flags"]] == ["noisy"]
     facts = [item for item in desk.record(1).runs[0].result.facts if "quiet.cpu" in item.facts]  # type: ignore[union-attr]
     assert [(item.when, float(str(item.facts["quiet.cpu"])) > 0.5) for item in facts] == [("before", True)]
