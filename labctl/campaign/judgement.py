@@ -31,6 +31,8 @@ def accept(store: Store, handle: AttemptHandle, result: AttemptResult) -> bool:
         return False
     try:
         _follow_up(store, standing, result.detail, after)
+        if standing.campaign.adaptive is not None:
+            adaptive.consider(store, standing.campaign_id, standing.cell)
     except LabError as error:
         log.warning(
             "attempt %s: its result is stored; what follows from it is left to the engine: %s", handle.id, error
