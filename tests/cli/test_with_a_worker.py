@@ -27,7 +27,7 @@ def worker(terminal: Terminal) -> Iterator[Screen]:
 
 
 def phases(terminal: Terminal, campaign: int) -> list[str]:
-    return [attempt["phase"] for attempt in terminal.facts("status", campaign)["attempts"]]
+    return [attempt.phase for attempt in terminal.store.active_attempts(campaign)]
 
 
 def vms(terminal: Terminal) -> list[str]:
