@@ -6,10 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from celery.worker import state
 
 from labctl.campaign.worker_files import Pulse, Wanted, WorkerFiles
-from workers.owner import _change, owner_lives, owner_wants_an_end, owner_wants_parking
+from workers.owner import owner_lives, owner_wants_an_end, owner_wants_parking
 
 
 def test_a_worker_of_nobodys_has_an_owner_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,9 +59,3 @@ def test_a_worker_and_its_owner_tell_each_other_by_files(tmp_path: Path) -> None
     files.refuse("another version")
     assert seen.refusal() == "another version"
     assert not WorkerFiles(tmp_path / "worker-2").refusal()
-
-
-def test_a_worker_that_ends_is_asked_for_more_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Celery carries out what waits for its event loop when it closes the loop, after it has closed the pool."""
-    monkeypatch.setattr(state, "should_stop", 0)
-    _change(object(), Wanted(queues=("here.kvm",), slots=2))
