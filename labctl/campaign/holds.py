@@ -66,6 +66,8 @@ class Ground:
 
 def busy(ground: Ground, campaign_id: int, lab: Lab, spots: Spots) -> str:
     """What keeps runs of a campaign from all of their hosts. Empty when that is only the campaign itself."""
+    if spots.placements[0].destination and (turn := _slots(ground, campaign_id, lab)):
+        return turn
     bad: list[str] = []
     leased: dict[int, list[str]] = {}
     kept: dict[int, list[str]] = {}
@@ -86,8 +88,6 @@ def busy(ground: Ground, campaign_id: int, lab: Lab, spots: Spots) -> str:
     said += [
         f"{_hosts(names)} kept for a run of campaign {other}" for other, names in kept.items() if other != campaign_id
     ]
-    if not said and spots.placements[0].destination:
-        said += _slots(ground, campaign_id, lab)
     return "; ".join(said)
 
 
@@ -103,11 +103,16 @@ def _hosts(names: Sequence[str]) -> str:
     return f"hosts {', '.join(names[:_FEW])}{more} are"
 
 
-def _slots(ground: Ground, campaign_id: int, lab: Lab) -> list[str]:
+def _slots(ground: Ground, campaign_id: int, lab: Lab) -> str:
     """Who migrates, when nobody else may meanwhile."""
     slots = migration_slots(lab)
-    others = {ground.lessees[slot] for slot in slots if slot in ground.lessees} - {campaign_id}
-    if not others:
-        return []
-    who = ", ".join(str(other) for other in sorted(others))
-    return [f"the lab allows {len(slots)} migrating {'run' if len(slots) == 1 else 'runs'} at once: campaign {who}"]
+    migrating = [ground.lessees[slot] for slot in slots if slot in ground.lessees]
+    others = sorted(set(migrating) - {campaign_id})
+    if len(migrating) < len(slots) or not others:
+        return ""
+    runs = "run" if len(slots) == 1 else "runs"
+    return f"the lab allows {len(slots)} migrating {runs} at once: {_campaigns(others)}"
+
+
+def _campaigns(numbers: Sequence[int]) -> str:
+    return f"campaign{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

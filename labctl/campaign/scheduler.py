@@ -113,8 +113,9 @@ class _Round:
         ready = [] if self._hold else [each for each in standings if each.opening is not None]
         self._level(ready)
         contenders = [self._contender(each, leased, bad) for each in ready]
-        self._start(ready, choose(contenders, self._timetable(leased, bad)))
-        ground = _ground(leased, bad, contenders)
+        starts = choose(contenders, self._timetable(leased, bad))
+        self._start(ready, starts)
+        ground = _ground(leased, bad, starts, contenders)
         for each in standings:
             self._settle(each, ground)
 
@@ -287,14 +288,17 @@ class _Round:
         self._store.tell(Event(scope=scope, key=key, campaign_id=standing.id, kind=kind, what=what, at=self._now))
 
 
-def _ground(leased: Leased, bad: Mapping[str, HostRecord], contenders: Sequence[Contender]) -> holds.Ground:
-    kept = {
-        name: each.id
-        for each in contenders
-        if each.kept is not None
-        for name in each.kept.run.places.names(each.kept.position)
-    }
-    return holds.Ground(lessees={name: campaign for name, (campaign, _) in leased.items()}, kept=kept, bad=bad)
+def _ground(
+    leased: Leased, bad: Mapping[str, HostRecord], starts: Sequence[Start], contenders: Sequence[Contender]
+) -> holds.Ground:
+    lessees = {name: campaign for name, (campaign, _) in leased.items()}
+    lessees |= {name: start.campaign for start in starts for name in start.resources}
+    kept: dict[str, int] = {}
+    waiting = [(each.kept.begins, each.id, each.kept) for each in contenders if each.kept is not None]
+    for _, campaign, reservation in sorted(waiting, key=lambda item: item[:2]):
+        for name in reservation.run.places.names(reservation.position):
+            kept.setdefault(name, campaign)
+    return holds.Ground(lessees=lessees, kept=kept, bad=bad)
 
 
 def _left(counts: Mapping[str, int]) -> str:
