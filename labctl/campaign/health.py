@@ -1,7 +1,8 @@
 """Health checks: a small run of labctl's own finds out whether a quarantined host works again.
 
 A check is a campaign of one run, put in through the ordinary engine, so that leases, tokens and recovery hold for it as for
-any other. It is made only while a campaign that uses the lab may run: outside of all windows nobody touches the hosts.
+any other. It is made, and run, only while a campaign that uses the lab may run: outside of its windows nobody touches the
+hosts.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def check_of(host: str, waits: CampaignHead) -> tuple[Campaign, Lab]:
         repeats=1,
         warmups=0,
         timeouts=theirs.timeouts,
+        windows=theirs.windows,
         lab_error_retries=0,
         labels={_FACT: host},
         priority=commands.HIGHEST_PRIORITY,
