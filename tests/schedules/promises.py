@@ -20,7 +20,7 @@ TOUCHES = frozenset({"create", "migrate", "pause", "unpause", "start"})
 
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*.*$", re.MULTILINE)
 _OURS = re.compile(r"^  File \"[^\"]*/(?:labctl|workers)/(?!.*site-packages)", re.MULTILINE)
-_FORESEEN = "labctl.errors.LabError"
+_FORESEEN = ("labctl.errors.LabError", "labctl.errors.LabctlError")
 """What may stand at the end of a traceback of ours: an error that names who must act."""
 
 

@@ -46,7 +46,7 @@ _TIMES = {
     "labctl.campaign.health:CHECK_SECONDS": 0.2,
     "labctl.campaign.housekeeping:LOOK_SECONDS": 0.5,
     "labctl.store.engines:PATIENCE_SECONDS": 2.0,
-    "workers.owner:LOOK_SECONDS": 0.2,
+    "workers.main_process:LOOK_SECONDS": 0.2,
     "workers.process:_LOOK_SECONDS": 0.2,
     "workers.transferring:_SPARE_SECONDS": 0.5,
     "workers.channels.simulated:_CALL_SECONDS": CALL_SECONDS,
