@@ -53,7 +53,7 @@ def settle(store: Store, campaign_id: int) -> bool:
     Any number of times, by anyone: what a check found counts once, and only for the quarantine that it was made for.
     """
     head = store.head(campaign_id)
-    lab, name = head.lab.name, head.campaign.labels[_FACT]
+    lab, name = head.lab.name, head.campaign.labels.get(_FACT, "")
     host = _quarantined(store, lab, name)
     found = None if host is None or head.submitted < host.since else _found(store, campaign_id)
     if host is None or found is None:

@@ -41,7 +41,8 @@ class Advanced:
 
 
 def advance(store: Store, dispatcher: Dispatcher, *, only: int | None = None, hold: str = "") -> Advanced:
-    """Start what can be started of all active campaigns, or of `only` one, and end those that have nothing left.
+    """Start what can be started of all active campaigns, or of `only` one and the health checks of its lab, and end those
+    that have nothing left.
 
     A run is started once whoever else calls this: its leases and its attempt are taken in one transaction, of which there
     is one for each lab. With `hold` nothing is started, and people are told that this is why. Raises `LabError` (`broker`)
@@ -54,8 +55,8 @@ def advance(store: Store, dispatcher: Dispatcher, *, only: int | None = None, ho
         with memory.lock:
             queue = store.queue()
             memory.keep_only(item.id for item in queue)
-            asked = sorted((item for item in queue if only in (None, item.id)), key=lambda item: item.lab)
-            for lab, items in groupby(asked, key=lambda item: item.lab):
+            asked = queue if only is None else _only(queue, only)
+            for lab, items in groupby(sorted(asked, key=lambda item: item.lab), key=lambda item: item.lab):
                 rounds.append(_Round(store, memory, lab, hold))
                 rounds[-1].go(tuple(items))
     finally:
@@ -299,6 +300,12 @@ def _ground(
         for name in reservation.run.places.names(reservation.position):
             kept.setdefault(name, campaign)
     return holds.Ground(lessees=lessees, kept=kept, bad=bad)
+
+
+def _only(queue: Sequence[QueuedCampaign], campaign: int) -> list[QueuedCampaign]:
+    """One campaign, and what lets the hosts of its lab back in that are quarantined."""
+    labs = [item.lab for item in queue if item.id == campaign]
+    return [item for item in queue if item.id == campaign or (item.purpose is Purpose.HEALTH and item.lab in labs)]
 
 
 def _left(counts: Mapping[str, int]) -> str:

@@ -288,6 +288,20 @@ def test_only_one_campaign_can_be_served(store: Store, worker: Worker) -> None:
     assert {campaign for campaign, _ in at_work(store)} == {mine.id}
 
 
+def test_who_serves_only_one_campaign_also_checks_its_hosts(store: Store, worker: Worker) -> None:
+    lab = lab_of("a")
+    mine = submitted(store, lab, **ONE_CELL)
+    checks = [
+        commands.submit(
+            store, a_campaign(repeats=1, factors={}), each, campaign_text="", lab_text="", purpose=Purpose.HEALTH
+        )
+        for each in (lab, replace(lab, name="other"))
+    ]
+    store.set_host(lab.name, "a", HostState.QUARANTINED)
+    worker.advance(only=mine.id)
+    assert at_work(store) == [(checks[0], ("a",))]
+
+
 def test_each_lab_is_served_by_itself(store: Store, worker: Worker) -> None:
     first = submitted(store, lab_of("a"))
     second = submitted(store, replace(lab_of("a"), name="other"))
