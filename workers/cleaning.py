@@ -14,6 +14,7 @@ from workers import leftovers
 from workers.guard import Guard
 from workers.leftovers import Whose
 from workers.machines import Machines
+from workers.owner import owner_wants_parking
 from workers.placing import vm_of
 from workers.transferring import job_seconds
 
@@ -29,7 +30,7 @@ def clean_campaign(store: Store, campaign_id: int) -> None:
     """
     head = store.head(campaign_id)
     machines = Machines(head.lab, store=store.identity, guard=Guard())
-    goes_on = head.state is CampaignState.ACTIVE
+    goes_on = head.state is CampaignState.ACTIVE and owner_wants_parking()
     with clock.working(f"cleaning {campaign_id}"):
         try:
             for record in store.idle_vms(campaign_id):

@@ -130,11 +130,11 @@ class _Service:
         """When nobody else goes on with the campaigns, VMs that are kept for their next runs are removed."""
         if not self._serving.schedules:
             return
-        running.worker.files.park_no_more()
         with suppress(LabError):
             liveness.withdraw(self._store, running.dispatcher.sent)
-            if other_engines(self._store):
+            if other_engines(self._store, of_all=True):
                 return
+            running.worker.files.park_no_more()
             idle = {vm.campaign_id for vm in self._store.live_vms() if vm.state == "parked"}
             liveness.ask_to_clean(self._store, running.dispatcher, idle)
             deadline = time.monotonic() + _PARKED_SECONDS
@@ -183,20 +183,15 @@ class _Service:
     def _advance(self) -> None:
         """Start what can be started."""
         hold = self._hold or self._running.trouble
-        if "only" not in scheduler.advance.__annotations__:
-            for queued in self._store.queue():
-                if not hold and self._serving.only in (None, queued.id):
-                    scheduler.advance(self._store, self._store.head(queued.id), self._running.dispatcher)
-            return
-        done = scheduler.advance(self._store, self._running.dispatcher, only=self._serving.only, hold=hold)  # type: ignore[call-arg,arg-type]
-        self._next_look = done.next_look  # type: ignore[attr-defined]
+        done = scheduler.advance(self._store, self._running.dispatcher, only=self._serving.only, hold=hold)
+        self._next_look = done.next_look
 
     def _look_after(self) -> None:
         """What is done once a second."""
         self._looked = time.monotonic()
         self._hold = self._housekeeping.look()
-        self._registration.look(self._running)
         self._running.worker.serve(self._served.wanted())
+        self._registration.look(self._running)
         if not self._serving.schedules:
             return
         self._withdraw_forgotten()
