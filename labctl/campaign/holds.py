@@ -32,6 +32,14 @@ def too_long(opening: Opening, zone: str, now: float) -> str:
     return f"{_TOO_LONG}{wall_time(opening.end, zone, now)} {zone}"
 
 
+def never_fits(shortest: float, longest: float) -> str:
+    """No window will ever be long enough."""
+    return (
+        f"What is left fits in none of its windows: a run takes {shortest / 60:,.1f} min at the least, as those before did, "
+        f"and the longest window {longest / 60:,.1f} min"
+    )
+
+
 def is_of_window(hold: str) -> bool:
     """Whether it is a window that keeps a campaign from starting runs."""
     return hold.startswith((_OPENS, _TOO_LONG))

@@ -23,12 +23,13 @@ from labctl.plan.placement import find_placements, hosts_with_facts
 from labctl.plan.resolve import resolve
 from labctl.plan.resources import host_resource, machine_resource, machines_of, migration_slots, resources_of
 from labctl.plan.settings import settings_of
-from labctl.plan.windows import Opening, next_opening, opening_at
+from labctl.plan.windows import Opening, longest_opening, next_opening, opening_at
 from labctl.store import CampaignHead, PendingRun, Store
 
 LEARN_SECONDS = 10.0
 """For so long is good what was learnt of the seconds of runs."""
 _LEARN_CELLS = 200
+_DAY = 86_400.0
 _MOST_CELLS = 8192
 """So many cells of a campaign are kept in mind."""
 
@@ -64,6 +65,7 @@ class KnownCampaign:
         self._opening: Opening | None = None
         self._next_opening: Opening | None = None
         self._looked_at = 0.0
+        self._longest: tuple[float, float] | None = None
         self._costs = Costs()
         self._learnt_at: float | None = None
         self._seconds: dict[str, float] = {}
@@ -117,6 +119,13 @@ class KnownCampaign:
         if known is None or not self._looked_at <= now < known.start:
             self._next_opening, self._looked_at = next_opening(self.campaign.windows, now), now
         return self._next_opening
+
+    def longest_opening(self, now: float) -> float:
+        """The seconds of the longest opening of the year from this instant on."""
+        if self._longest is None or not self._longest[0] <= now < self._longest[0] + _DAY:
+            found = longest_opening(self.campaign.windows, now)
+            self._longest = now, found.seconds if found is not None else 0.0
+        return self._longest[1]
 
     def _seconds_of(self, store: Store, run: PendingRun) -> float:
         """How long a run presumably keeps its hosts: as long as others of its cell did, or else what its transfers take

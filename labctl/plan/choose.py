@@ -130,7 +130,9 @@ class Contender:
     kept: Reservation | None = None
     """What is kept for one of its runs, the first for which that is possible."""
     too_long: int = 0
-    """How many of its runs that were read take longer than its window."""
+    """How many of its runs that were read take longer than what is left of its window."""
+    shortest: float = inf
+    """The seconds of the shortest of those."""
 
     @property
     def rank(self) -> tuple[bool, int, float, int]:
@@ -266,6 +268,7 @@ def _next_start(contender: Contender, timetable: Timetable) -> Start | None:
     for run in contender.runs:
         if run.seconds > contender.seconds_left:
             contender.too_long += 1
+            contender.shortest = min(contender.shortest, run.seconds)
             continue
         seat = timetable.seat(run, health=contender.health)
         if seat is not None:

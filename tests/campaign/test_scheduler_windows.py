@@ -234,3 +234,17 @@ def test_s5_a_wall_clock_that_is_set_back_is_believed_at_once(store: Store, wall
     assert (done.started, done.next_look) == (0, instant("2026-10-12 22:00"))
     wall.step(5 * HOUR)
     assert scheduler.advance(store, Outbox()).started == 1
+
+
+def test_a_campaign_whose_runs_turn_out_longer_than_any_window_is_stopped_and_says_so(store: Store, wall: Wall) -> None:
+    head = submitted(store, lab_of("a"), windows=NIGHTS, **ONE_CELL, repeats=3)
+    wall.go_to("2026-10-12 22:00", DUBLIN)
+    assert work(store, wall, seconds=9.5 * HOUR) == 1
+    wall.go_to("2026-10-13 22:00", DUBLIN)
+    assert scheduler.advance(store, Outbox()).ended == (head.id,)
+    stopped = store.head(head.id)
+    assert stopped.state is CampaignState.STOPPED
+    assert stopped.why == (
+        "What is left fits in none of its windows: a run takes 570.0 min at the least, as those before did, and the longest "
+        "window 540.0 min, with 2 of 3 runs left."
+    )
