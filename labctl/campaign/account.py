@@ -123,14 +123,16 @@ def _outcome(run: RunRecord) -> str:
 def _why_not_run(run: RunRecord, rehearsal: Rehearsal) -> str:
     if run.unrun is not None:
         return run.unrun.what
-    return rehearsal.record.why or f"The campaign is {rehearsal.state}."
+    return rehearsal.record.why or rehearsal.hold or f"The campaign is {rehearsal.state}."
 
 
 def _is_lost(run: RunRecord, rehearsal: Rehearsal) -> bool:
-    """Whether a run has neither a result nor a reason for having none."""
+    """Whether a run has neither a result nor a reason for having none: the policy stopped its campaign, or the engine says
+    why it starts nothing more."""
     if run.state == RunState.DONE:
         return run.result is None and run.unrun is None
-    return run.state == RunState.ACTIVE or rehearsal.state in (CampaignState.DONE, CampaignState.ACTIVE)
+    waits = rehearsal.state is CampaignState.STOPPED or bool(rehearsal.hold)
+    return run.state == RunState.ACTIVE or rehearsal.state is CampaignState.DONE or not waits
 
 
 def _has_two_results(run: RunRecord) -> bool:

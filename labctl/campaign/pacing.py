@@ -20,8 +20,13 @@ from labctl.model.outcome import AttemptState, HostState
 from labctl.plan.windows import next_opening
 from labctl.store import ActiveAttempt, Store
 
-_STUCK_SECONDS = 20.0
-"""Real seconds in which nothing changes and nothing can be waited for, after which a rehearsal is stuck."""
+_STUCK_SECONDS = 60.0
+"""Real seconds in which nothing changes although something is left to be done, after which a rehearsal is stuck."""
+_IDLE_SECONDS = 2.5
+"""Real seconds after which nothing more happens by itself: the service has looked at everything twice."""
+_LULL_SECONDS, _LULL = 0.3, 30.0
+"""While nobody waits for time to pass, but something is tried again in real seconds (the cleaning of a host that is lost), so
+much of it passes in so many real ones."""
 _LOOK_SECONDS = 1.2
 """Real seconds within which a service has looked at everything, whatever happens."""
 
@@ -55,9 +60,10 @@ class Pace(threading.Event):
         self._looks = 0
         self._looks_first = 0
         self._wait_until = 0.0
+        self._lulled = 0.0
         self.shifts: list[Shift] = []
         self.stuck = False
-        """Whether nothing could go on any more."""
+        """Whether nothing went on any more although something was left to be done."""
 
     def looked(self) -> None:
         """The service has looked at its store, and started what could be started."""
@@ -155,8 +161,15 @@ class Pace(threading.Event):
         return _LOOK_SECONDS if due else 0.0
 
     def _stand_still(self, seconds: float) -> None:
-        """There is nothing to wait for: a look of the service at everything, or a message, must change something soon."""
-        self._conductor.hear(seconds)
-        if time.monotonic() - self._still_since > _STUCK_SECONDS:
-            self.stuck = True
+        """Nobody waits for any moment: what is left to be done is tried again by the service, and if there is nothing left,
+        that's all."""
+        if self._conductor.hear(min(seconds, _LULL_SECONDS)):
+            return
+        still = time.monotonic() - self._still_since
+        left = bool(self._active or self._store.leases() or self._store.live_vms())
+        self.stuck = left and still > _STUCK_SECONDS
+        if self.stuck or (not left and still > _IDLE_SECONDS):
             self.set()
+        elif left and time.monotonic() - self._lulled > _LULL_SECONDS:
+            self._lulled = time.monotonic()
+            self._conductor.go_on(self._conductor.moment + _LULL)

@@ -36,7 +36,7 @@ from labctl.virtual_clock import VirtualClock
 
 _IMPATIENT = '{"beat": 0.5, "silent": 5, "unclaimed": 4, "clean_again": 1}'
 """In a rehearsal a real second is long: what is lost is noticed soon."""
-_END_SECONDS = 60.0
+_END_SECONDS = 90.0
 """Real seconds in which everything must be cleaned that was not when the campaign ended."""
 
 
@@ -54,8 +54,10 @@ class Rehearsal:
     seconds: float
     real_seconds: float
     incidents: tuple[Incident, ...]
+    hold: str
+    """Why nothing more was started of a campaign that had not ended."""
     stuck: bool
-    """It had to be ended, because nothing went on any more."""
+    """It had to be ended, because nothing went on any more although something was left to be done."""
     leases: tuple[LeaseLine, ...]
     vms: tuple[VmRecord, ...]
     """Those that the store believes to exist at the end."""
@@ -113,6 +115,7 @@ def rehearse(
                     seconds=conductor.moment,
                     real_seconds=time.monotonic() - started,
                     incidents=tuple(planned.happened),
+                    hold=store.head(campaign_id).hold,
                     stuck=pace.stuck,
                     leases=store.leases(lab.name),
                     vms=store.live_vms(lab.name),
@@ -133,17 +136,21 @@ def _work_off(store: Store, campaign_id: int, pace: Pace, state: Path, slots: in
         say=say,
         write_report=lambda _: "",
         on_look=pace.looked,
-        at_end=lambda running: _clean_up(store, running, pace),
+        at_end=lambda running: _clean_up(store, campaign_id, running, pace),
     )
 
 
-def _clean_up(store: Store, running: Session, pace: Pace) -> None:
+def _clean_up(store: Store, campaign_id: int, running: Session, pace: Pace) -> None:
     """Let what is still going on come to its end, and have removed what is left."""
+    if store.active_attempts():
+        commands.interrupt(store, campaign_id)
     pace.clear()
     cleaning = liveness.Cleaning()
     running.worker.files.park_no_more()
     deadline = time.monotonic() + _END_SECONDS
-    while time.monotonic() < deadline and (store.active_attempts() or store.leases() or store.live_vms()):
+    while time.monotonic() < deadline and not pace.stuck:
+        if not (store.active_attempts() or store.leases() or store.live_vms()):
+            break
         with suppress(LabError):
             running.look()
             cleaning.look(store, running.dispatcher)

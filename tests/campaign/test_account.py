@@ -37,7 +37,7 @@ def a_rehearsal(*runs: RunRecord, **changes: Any) -> Rehearsal:
     values = {
         "campaign": a_campaign(scenarios=(Scenario.SAME_HOST,)), "lab": a_lab(), "record": record,
         "state": CampaignState.DONE, "shifts": shifts, "began": 1000.0, "seconds": 95.0, "real_seconds": 2.0,
-        "incidents": (), "stuck": False, "leases": (), "vms": (),
+        "incidents": (), "hold": "", "stuck": False, "leases": (), "vms": (),
     }  # fmt: skip
     return Rehearsal(**(values | changes))
 
@@ -78,6 +78,14 @@ def test_runs_that_wait_when_the_policy_stopped_the_campaign_are_not_lost() -> N
     account = account_of(rehearsal, vms_left=())
     assert account.broken == ()
     assert account.not_run == {"Most cells failed alike.": 1}
+
+
+def test_runs_that_wait_for_ever_are_told_with_the_reason() -> None:
+    waiting = a_run(2, state=RunState.PENDING, result=None)
+    rehearsal = a_rehearsal(a_run(1), waiting, state=CampaignState.ACTIVE, hold="all hosts are out")
+    account = account_of(rehearsal, vms_left=())
+    assert account.broken == ()
+    assert account.not_run == {"all hosts are out": 1}
 
 
 def test_two_results_are_seen() -> None:
