@@ -145,6 +145,8 @@ class RunRecord:
     earlier: tuple[AttemptResult, ...] = ()
     """Results of attempts that were not accepted as the run's own (retried lab-errors)."""
     purpose: Purpose = Purpose.MEASURE
+    hosts: tuple[str, ...] = ()
+    """The hosts and plain machines that its result comes from, in order of use."""
     unrun: OutcomeDetail | None = None
     """Why a run that is done has no result: the outcome policy or a person ended it before it was run."""
 

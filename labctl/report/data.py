@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from labctl.analysis.adaptive import Unsettled, unsettled
 from labctl.analysis.claims import CheckedClaim, check_claims
 from labctl.analysis.comparison import Comparison, Difference, Ratio, compare
+from labctl.analysis.drift import Drift, drift_of
 from labctl.analysis.figures import RunFigure, figure_of
 from labctl.analysis.matrix import Matrix, matrix_of
 from labctl.analysis.migration import MigrationEffect, TimelinePoint, timelines
 from labctl.analysis.plausibility import first_transfer_flag, flags_of
 from labctl.analysis.summary import Summary, summarise
 from labctl.model.campaign import Campaign, Order
-from labctl.model.outcome import CampaignState, Outcome, RunState
+from labctl.model.outcome import CampaignState, Outcome, Purpose, RunState
 from labctl.model.result import CampaignRecord, CellRecord, EventRecord, RunRecord
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, Level
@@ -170,6 +172,12 @@ class Report:
     events: tuple[EventRecord, ...]
     """What happened meanwhile, oldest first: to hosts, to cells, to the campaign itself."""
     facts: tuple[FactRow, ...]
+    drift: Drift | None
+    """How the anchor's cell changed over time; None without an anchor."""
+    within: float | None
+    """How well every cell was to be known: half the interval of its mean as a share of the mean. None: not asked for."""
+    unsettled: tuple[Unsettled, ...]
+    """The cells that are not known as well."""
     notes: tuple[str, ...]
     method: tuple[tuple[str, str], ...]
     order: str
@@ -190,8 +198,10 @@ SIMULATED = "Simulated: no machine was touched, and no figure here is a measurem
 
 
 def report_of(record: CampaignRecord) -> Report:
-    """The report of a submitted campaign in whatever state it is."""
-    campaign = campaign_of(record)
+    """The report of a submitted campaign in whatever state it is. Further runs of an anchor tell of drift and of what failed,
+    and count nowhere else."""
+    campaign, everything = campaign_of(record), record
+    record = replace(record, runs=tuple(run for run in record.runs if run.purpose is not Purpose.ANCHOR))
     cells = sorted(record.cells, key=lambda cell: cell.position)
     matrix = matrix_of(campaign, cells)
     titles = {cell.id: title_of(matrix.levels[cell.id]) for cell in cells}
@@ -222,9 +232,12 @@ def report_of(record: CampaignRecord) -> Report:
         claims=check_claims(campaign.published, matrix, {row.cell: figures_of(row) for row in rows}),
         published=campaign.published,
         not_applicable=_not_applicable(cells, titles),
-        failures=failures_of(record, titles),
+        failures=failures_of(everything, titles),
         events=tuple(event for event in record.events if event.kind not in _EXPECTED),
-        facts=facts_of(record),
+        facts=facts_of(everything),
+        drift=drift_of(campaign, everything),
+        within=campaign.adaptive.within if campaign.adaptive is not None else None,
+        unsettled=unsettled(campaign, record),
         notes=_notes(campaign),
         method=method_of(campaign),
         order=campaign.order.value,

@@ -20,6 +20,7 @@ from labctl.report.data import SIMULATED, BarGroup, MigrationRow, Report
 from labctl.report.facts import FactRow, Spread
 from labctl.report.failures import FAULT_MEANS
 from labctl.report.migration_words import MigrationWords, words_of
+from labctl.report.repeat_words import drift_words, width_words, within_words
 
 MOST_BAR_CHARTS = 80
 """So many groups of bars get a chart; the table holds all cells."""
@@ -62,6 +63,9 @@ def render_html(report: Report) -> str:
             timelines=_timeline_panels(report),
             migration_words=[(row, words_of(row.effect)) for row in report.migrations],
             sources=sorted({words_of(row.effect).hypervisor_source for row in report.migrations}),
+            drift=drift_words(report.drift, report.row(report.drift.cell).title) if report.drift is not None else "",
+            within=within_words(report.within) if report.within is not None else "",
+            width_words=width_words,
             failures=[(fault, list(some)) for fault, some in groupby(report.failures, key=lambda one: one.fault)],
             fault_means=FAULT_MEANS,
             facts=_facts(report),

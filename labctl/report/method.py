@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.analysis.migration import RECOVERY_SHARE, SMOOTHING_SECONDS, STALL_SHARE
-from labctl.model.campaign import Campaign, Order
+from labctl.model.campaign import Adaptive, Anchor, Campaign, Order
 
 
 def method_of(campaign: Campaign) -> tuple[tuple[str, str], ...]:
@@ -28,6 +28,10 @@ def method_of(campaign: Campaign) -> tuple[tuple[str, str], ...]:
             "single run on either side there is no interval. Nothing is corrected for the number of comparisons.",
         ),
     ]
+    if campaign.adaptive is not None:
+        sections.append(("Adaptive repeats", _adaptive(campaign.repeats, campaign.adaptive)))
+    if campaign.anchor is not None:
+        sections.append(("Drift", _drift(campaign.anchor)))
     if any(scenario.migrates for scenario in campaign.scenarios):
         sections.append(("Migration", _migration()))
     return tuple(sections)
@@ -53,6 +57,27 @@ def _order(campaign: Campaign) -> str:
             f"{campaign.repeats} {'block' if campaign.repeats == 1 else 'blocks'}."
         )
     return f"The order of the file, {campaign.repeats} runs a cell."
+
+
+def _adaptive(least: int, adaptive: Adaptive) -> str:
+    return (
+        f"A cell was run again as long as half the 95 % interval of its mean was more than {100 * adaptive.within:g} % of it, "
+        f"from {least} up to {adaptive.maximum} runs"
+        + (
+            f", with {adaptive.budget:g} s of work at the most for all further runs"
+            if adaptive.budget is not None
+            else ""
+        )
+        + ". Intervals of cells that were stopped when they had become narrow are a little too narrow on average."
+    )
+
+
+def _drift(anchor: Anchor) -> str:
+    return (
+        f"One cell was run again after every {anchor.every} runs. Its figures over time are fitted by least squares, with one "
+        "slope and a level of its own for each set of hosts; the 95 % interval of the slope is Student's. These further "
+        "runs count in no other figure."
+    )
 
 
 def _migration() -> str:

@@ -12,9 +12,11 @@ from labctl.report import units
 from labctl.report.data import SIMULATED, Report, Row
 from labctl.report.facts import Spread
 from labctl.report.migration_words import words_of
+from labctl.report.repeat_words import drift_words, width_words, within_words
 
 _STYLE = {Difference.FASTER: "green", Difference.SLOWER: "red"}
 MOST_MISSING = 10
+MOST_POINTS = 20
 MOST_EVENTS = 30
 
 
@@ -31,6 +33,8 @@ def print_report(report: Report, console: Console) -> None:
     _print_flags(report, console)
     _print_migrations(report, console)
     _print_claims(report, console)
+    _print_drift(report, console)
+    _print_unsettled(report, console)
     _print_not_applicable(report, console)
     _print_failures(report, console)
     _print_events(report, console)
@@ -108,6 +112,30 @@ def _print_claims(report: Report, console: Console) -> None:
             )
         if claim.missing:
             console.print(Text(f"    not measured: {'; '.join(claim.missing)}", style="dim"))
+
+
+def _print_drift(report: Report, console: Console) -> None:
+    if report.drift is None:
+        return
+    points = report.drift.points
+    console.print(Text("Drift", style="bold"))
+    console.print(Text(f"  {drift_words(report.drift, report.row(report.drift.cell).title)}"))
+    for point in points[:MOST_POINTS]:
+        kind = "anchor" if point.anchor else "replicate"
+        figure = units.rate(point.bits_per_second)
+        console.print(Text(f"    {units.moment(point.at)}: {figure} on {', '.join(point.hosts)} ({kind})", style="dim"))
+    if len(points) > MOST_POINTS:
+        console.print(Text(f"    and {len(points) - MOST_POINTS} more runs", style="dim"))
+
+
+def _print_unsettled(report: Report, console: Console) -> None:
+    if report.within is None or not report.unsettled:
+        return
+    console.print(Text(f"Cells that never got within {within_words(report.within)}", style="bold"))
+    for cell in report.unsettled[:MOST_MISSING]:
+        console.print(Text(f"  {report.row(cell.cell).title}: {width_words(cell)} (n = {cell.n}); {cell.why}"))
+    if len(report.unsettled) > MOST_MISSING:
+        console.print(Text(f"  and {len(report.unsettled) - MOST_MISSING} more cells"))
 
 
 def _print_not_applicable(report: Report, console: Console) -> None:

@@ -132,14 +132,14 @@ def _events_of(head: Row[Any]) -> Select[Any]:
 
 
 def _run_record(row: Row[Any], cell: str, tried: Sequence[Row[Any]]) -> RunRecord:
-    accepted = None
+    accepted, used = None, ""
     earlier: list[AttemptResult] = []
     for attempt in tried:
         if attempt.result_document is None:
             continue
         result = from_json(AttemptResult, attempt.result_document)
         if attempt.id == row.accepted_attempt:
-            accepted = result
+            accepted, used = result, attempt.hosts
         else:
             earlier.append(result)
     claimed = [attempt.claimed for attempt in tried if attempt.claimed]
@@ -156,5 +156,6 @@ def _run_record(row: Row[Any], cell: str, tried: Sequence[Row[Any]]) -> RunRecor
         ended=max(ended) if ended and row.state == RunState.DONE else None,
         result=accepted,
         earlier=tuple(earlier),
+        hosts=tuple(used.split(",")) if used else (),
         unrun=from_json(OutcomeDetail, row.detail) if row.detail else None,
     )

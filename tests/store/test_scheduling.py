@@ -162,3 +162,10 @@ def test_starting_runs_goes_through_no_others(tmp_path: Path) -> None:
         plans = [row[3] for statement, values in asked for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
     assert any("runs" in plan for plan in plans)
     assert not [plan for plan in plans if "ix_runs_next" in plan or plan.startswith("SCAN")]
+
+
+def test_the_record_names_the_hosts_that_a_result_comes_from(store: Store) -> None:
+    campaign = submit(store)
+    work_on(store, campaign, seconds=1.0)
+    by_state = {run.state: run.hosts for run in store.record(campaign).runs}
+    assert by_state == {"done": ("a",), "pending": ()}
