@@ -29,3 +29,19 @@ class OneEach(StartStopStep):  # type: ignore[misc]  # Celery has no types
             return bool(len(taken) < parent.pool.num_processes and within_prefetch())
 
         channel_qos.can_consume = MethodType(can_consume, channel_qos)
+        _read_always(parent.connection.transport.cycle)
+
+
+def _read_always(cycle: Any) -> None:  # noqa: ANN401 - kombu's poller of the channels of a connection
+    """Read from a connection whenever there is something to read.
+
+    kombu asks first whether a message may be taken. While none may, nothing is asked of Redis, so all that there can be to
+    read is the end of the connection; unread it would wake the event loop again and again, and keep a core busy beside the
+    measurements for as long as all slots are.
+    """
+
+    def on_readable(fileno: int) -> None:
+        channel, kind = cycle._fd_to_chan[fileno]
+        channel.handlers[kind]()
+
+    cycle.on_readable = on_readable
