@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 from labctl.campaign import judgement
 from labctl.campaign.dispatch import Dispatcher
+from labctl.campaign.holds import is_of_window
 from labctl.campaign.processes import has_died
 from labctl.model.outcome import AttemptState, OutcomeDetail
 from labctl.model.patience import Patience, patience
@@ -76,9 +77,16 @@ def give_up_lost(
     sent = tuple(sign.attempt_id for sign in lost if sign.state is AttemptState.SENT)
     given_up = store.lose_attempts(claimed, WORKER_LOST, states=(AttemptState.CLAIMED,))
     if sent:
-        given_up += withdraw(store, set(sent).difference(still_waiting(sent)))
+        given_up += withdraw(store, set(sent) - _rightly_waiting(store, still_waiting(sent)))
     ask_to_clean(store, dispatcher, {store.tries(attempt_id)[0] for attempt_id in given_up if attempt_id in claimed})
     return given_up
+
+
+def _rightly_waiting(store: Store, attempt_ids: Collection[int]) -> set[int]:
+    """Those of the attempts whose campaigns still want them: not those of a campaign that was paused or whose window has
+    closed while no worker had a slot for them."""
+    wanting = {queued.id for queued in store.queue() if not is_of_window(queued.hold)}
+    return {attempt_id for attempt_id in attempt_ids if store.tries(attempt_id)[0] in wanting}
 
 
 def withdraw(store: Store, attempt_ids: Iterable[int], *, why: OutcomeDetail = MESSAGE_LOST) -> tuple[int, ...]:

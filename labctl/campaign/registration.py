@@ -37,7 +37,9 @@ class Registration:
     def look(self, running: Session) -> None:
         """Say what there is to say, when it has changed or every few seconds, and strike off who has died."""
         rows = {row.role: row for row in self._true_rows(running)}
-        changed = {role: row.name for role, row in rows.items()} != {role: row.name for role, row in self._rows.items()}
+        changed = rows.keys() != self._rows.keys() or not all(
+            _same(self._rows[role], row) for role, row in rows.items()
+        )
         if not changed and time.monotonic() - self._beaten < _BEAT_SECONDS:
             return
         self._beaten = time.monotonic()
@@ -45,7 +47,8 @@ class Registration:
             if role not in rows or rows[role].name != row.name:
                 self._store.remove_worker(row.name)
         for role, row in rows.items():
-            if not _same(self._rows.get(role), row) or not self._store.beat_worker(row.name, doing=row.doing):
+            known = role in self._rows and _same(self._rows[role], row)
+            if not known or not self._store.beat_worker(row.name, doing=row.doing):
                 self._store.register_worker(row)
         self._rows = rows
         self._strike_off()
@@ -96,6 +99,6 @@ def other_engines(store: Store, *, of_all: bool = False) -> bool:
     return any(row.name != mine and not has_died(row.name.partition("@")[2]) for row in engines)
 
 
-def _same(before: WorkerRecord | None, now: WorkerRecord) -> bool:
+def _same(before: WorkerRecord, now: WorkerRecord) -> bool:
     """Whether a row says the same but for what is being done."""
-    return before is not None and (before.name, before.queues, before.slots) == (now.name, now.queues, now.slots)
+    return (before.name, before.queues, before.slots) == (now.name, now.queues, now.slots)

@@ -36,8 +36,6 @@ LAST_SECONDS = 45.0
 _LOOK_SECONDS = 1.0
 _SILENT_SECONDS = 5.0
 """A private Redis that gives no answer for so long is ended and started anew."""
-_PULSELESS_SECONDS = 30.0
-"""A worker whose main process gives no pulse for so long is taken for hung."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -125,6 +123,7 @@ class WorkerProcess:
         self._log = log
         self._environment = environment
         self._wanted = wanted
+        self._silent_seconds = patient.silent
         self._idle_seconds = patient.unclaimed / 2
         self._leaders: list[int] = []
         self._starts = 0
@@ -174,8 +173,8 @@ class WorkerProcess:
         now, pulse = time.monotonic(), self.files.pulse()
         if pulse != self._pulse[0]:
             self._pulse = pulse, now
-        if pulse is None or now - self._pulse[1] > _PULSELESS_SECONDS:
-            return f"gave no sign of life for {_PULSELESS_SECONDS:.0f} s"
+        if pulse is None or now - self._pulse[1] > self._silent_seconds:
+            return f"gave no sign of life for {self._silent_seconds:.0f} s"
         if not self.waiting or pulse.busy >= self._wanted.slots or pulse.taken != self._taking[0]:
             self._taking = pulse.taken, now
         if now - self._taking[1] > self._idle_seconds:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labctl.campaign import commands
 from labctl.campaign.processes import pid_of
+from labctl.campaign.queues import queue_of
 from labctl.model.campaign import Campaign
 from labctl.model.lab import Lab
 from labctl.model.outcome import AttemptState, CampaignState
@@ -91,6 +95,21 @@ class Post:
         """How a service ends whose worker is a Celery app that can't work."""
         return self.program(*self._line(app)).wait()
 
+    def worker_of(self, app: str, broker: str) -> Command:
+        """Start a worker that is another Celery app, and that nobody looks after."""
+        line = (
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            f"tests.campaign.apps.{app}",
+            "worker",
+            "--queues",
+            queue_of(self.lab),
+        )
+        url = f"sqlite:///{self.state}/labctl.sqlite"
+        return self.program(*line, "--concurrency", "1", LABCTL_BROKER=broker, LABCTL_STORE=url)
+
     def _line(self, app: str) -> tuple[str, ...]:
         return sys.executable, "-m", "tests.campaign.apps.serve", f"tests.campaign.apps.{app}", str(self.state)
 
@@ -112,7 +131,26 @@ class Post:
         ended = command.wait()
         assert ended.code == 0, ended.said
 
+    def lab_of(self, *hosts: str) -> Lab:
+        """The lab with only some of its hosts."""
+        return replace(self.lab, hosts={name: self.lab.hosts[name] for name in hosts}, migration_pairs=frozenset())
+
+    def kill_all(self) -> None:
+        """As if the machine lost its power; of the temporary files nothing is left either."""
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        until("all are gone", lambda: not self.processes())
+        for command in self.commands:
+            command.process.wait()
+        for path in self.temporary.iterdir():
+            shutil.rmtree(path)
+
     # What is going on
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Rows of the database itself."""
+        with closing(sqlite3.connect(f"file:{self.state}/labctl.sqlite?mode=ro", uri=True)) as database:
+            return database.execute(statement).fetchall()
 
     @property
     def main(self) -> int:

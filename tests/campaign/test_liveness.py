@@ -116,6 +116,20 @@ def test_an_unclaimed_attempt_whose_message_still_waits_is_left_alone(store: Sto
     assert state(store, waits) is AttemptState.SENT
 
 
+@pytest.mark.parametrize("hold", ["window opens Mon 22:00 UTC", "nothing that is left fits before 06:00 UTC", None])
+def test_a_message_that_waits_beyond_its_window_or_a_pause_is_withdrawn(store: Store, hold: str | None) -> None:
+    head, outbox, clock = submitted(store), Outbox(), Clock()
+    handle = send(store, head)
+    if hold is None:
+        commands.pause(store, head.id)
+    else:
+        store.set_hold(head.id, hold)
+    watch = liveness.Watch(PATIENCE, clock)
+    liveness.give_up_lost(store, watch, outbox)
+    clock.now += 61
+    assert liveness.give_up_lost(store, watch, outbox, still_waiting=set) == (handle.id,)
+
+
 def test_a_dead_process_of_this_machine_is_noticed_at_once(store: Store) -> None:
     head, outbox = submitted(store, lab_of("a", "b")), Outbox()
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
