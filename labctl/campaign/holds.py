@@ -66,6 +66,8 @@ class Ground:
 
     lessees: Mapping[str, int]
     """The campaign that leases a resource, by its name."""
+    unclean: frozenset[str] = frozenset()
+    """What is leased until the leftovers of its attempt are removed."""
     kept: Mapping[str, int] = field(default_factory=dict)
     """The campaign for whose waiting run a resource is kept, by its name."""
     bad: Mapping[str, HostRecord] = field(default_factory=dict)
@@ -77,6 +79,7 @@ def busy(ground: Ground, campaign_id: int, lab: Lab, spots: Spots) -> str:
     if spots.placements[0].destination and (turn := _slots(ground, campaign_id, lab)):
         return turn
     bad: list[str] = []
+    unclean: list[str] = []
     leased: dict[int, list[str]] = {}
     kept: dict[int, list[str]] = {}
     for name in spots.hosts:
@@ -87,11 +90,14 @@ def busy(ground: Ground, campaign_id: int, lab: Lab, spots: Spots) -> str:
         resources = host_resource(name), machine_resource(machine)
         lessee = next((ground.lessees[one] for one in resources if one in ground.lessees), None)
         holder = next((ground.kept[one] for one in resources if one in ground.kept), None)
-        if lessee is not None:
+        if not ground.unclean.isdisjoint(resources):
+            unclean.append(name)
+        elif lessee is not None:
             leased.setdefault(lessee, []).append(name)
         elif holder is not None:
             kept.setdefault(holder, []).append(name)
     said = bad[:_FEW] + ([f"and {len(bad) - _FEW} more hosts are not good"] if len(bad) > _FEW else [])
+    said += [f"{_hosts(unclean)} leased until what an attempt left there is removed"] if unclean else []
     said += [f"{_hosts(names)} leased by campaign {other}" for other, names in leased.items() if other != campaign_id]
     said += [
         f"{_hosts(names)} kept for a run of campaign {other}" for other, names in kept.items() if other != campaign_id

@@ -27,7 +27,7 @@ class Standing:
     known: KnownCampaign
     opening: Opening | None
     at_work: bool
-    """Whether attempts of it have leases."""
+    """Whether attempts of it are in progress."""
     reader: Reader | None = None
     contender: Contender | None = None
 

@@ -20,10 +20,7 @@ from labctl.campaign.outlook import Outlook, Standing
 from labctl.model.outcome import HostState, Purpose
 from labctl.plan.choose import Contender, Start, Timetable, choose
 from labctl.plan.resources import host_resource, machines_in
-from labctl.store import AttemptHandle, AttemptStart, HostRecord, QueuedCampaign, Store
-
-Leased = Mapping[str, tuple[int, float]]
-"""Everything that is leased in a lab, by name: the campaign that has it, and presumably until when."""
+from labctl.store import AttemptHandle, AttemptStart, HostRecord, Leased, QueuedCampaign, Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +80,7 @@ class _Round:
         """Choose and start runs, then see to what is left of each campaign."""
         leased = self._store.leased(self._lab)
         bad = {host.host: host for host in self._store.hosts(self._lab) if host.state is not HostState.GOOD}
-        at_work = {campaign for campaign, _ in leased.values()}
+        at_work = {each.campaign_id for each in leased.values() if each.in_progress}
         standings = [self._standing(item, at_work) for item in queue]
         ready = [] if self._hold else [each for each in standings if each.opening is not None]
         self._level(ready)
@@ -113,15 +110,15 @@ class _Round:
                 self._store.raise_share(each.id, least)
                 each.queued = replace(each.queued, share=least)
 
-    def _timetable(self, leased: Leased, bad: Mapping[str, HostRecord]) -> Timetable:
+    def _timetable(self, leased: Mapping[str, Leased], bad: Mapping[str, HostRecord]) -> Timetable:
         return Timetable(
             self._memory.resources(self._lab),
             self._now,
-            {name: expected for name, (_, expected) in leased.items()},
+            {name: each.expected for name, each in leased.items()},
             closed=[host_resource(name) for name in bad],
         )
 
-    def _contender(self, standing: Standing, leased: Leased, bad: Mapping[str, HostRecord]) -> Contender:
+    def _contender(self, standing: Standing, leased: Mapping[str, Leased], bad: Mapping[str, HostRecord]) -> Contender:
         known, queued = standing.known, standing.queued
         assert standing.opening is not None
         out = [] if standing.health else [name for name, host in bad.items() if host.state is HostState.OUT]
@@ -158,16 +155,20 @@ class _Round:
 
 
 def _ground(
-    leased: Leased, bad: Mapping[str, HostRecord], starts: Sequence[Start], contenders: Sequence[Contender]
+    leased: Mapping[str, Leased],
+    bad: Mapping[str, HostRecord],
+    starts: Sequence[Start],
+    contenders: Sequence[Contender],
 ) -> holds.Ground:
-    lessees = {name: campaign for name, (campaign, _) in leased.items()}
+    lessees = {name: each.campaign_id for name, each in leased.items()}
     lessees |= {name: start.campaign for start in starts for name in start.resources}
     kept: dict[str, int] = {}
     waiting = [(each.kept.begins, each.id, each.kept) for each in contenders if each.kept is not None]
     for _, campaign, reservation in sorted(waiting, key=lambda item: item[:2]):
         for name in reservation.run.places.names(reservation.position):
             kept.setdefault(name, campaign)
-    return holds.Ground(lessees=lessees, kept=kept, bad=bad)
+    unclean = frozenset(name for name, each in leased.items() if not each.in_progress)
+    return holds.Ground(lessees=lessees, unclean=unclean, kept=kept, bad=bad)
 
 
 def _only(queue: Sequence[QueuedCampaign], campaign: int) -> list[QueuedCampaign]:

@@ -14,7 +14,7 @@ from labctl.model.result import AttemptResult
 from labctl.spec.documents import from_json
 from labctl.store.room import IN_PROGRESS, Room
 from labctl.store.tables import attempts, campaigns, cells, leases, runs
-from labctl.store.values import ActiveAttempt, LeaseLine, Standing, Trouble
+from labctl.store.values import ActiveAttempt, Leased, LeaseLine, Standing, Trouble
 
 _STANDING = (
     select(attempts.c.campaign_id, attempts.c.run_id, attempts.c.hosts, attempts.c.state, attempts.c.outcome,
@@ -36,7 +36,7 @@ _LEASES = (
 )
 _LEASES_OF_LAB = _LEASES.where(leases.c.lab == bindparam("of_lab"))
 _LEASED = (
-    select(leases.c.resource, attempts.c.campaign_id, leases.c.expected)
+    select(leases.c.resource, attempts.c.campaign_id, leases.c.expected, attempts.c.state)
     .join(attempts, attempts.c.id == leases.c.attempt_id)
     .where(leases.c.lab == bindparam("of_lab"))
 )
@@ -92,12 +92,11 @@ class Insight(Room):
             for row in rows
         )
 
-    def leased(self, lab: str) -> dict[str, tuple[int, float]]:
-        """(id of the campaign, presumably until when) of everything that is leased in a lab, by name. Costs less than
-        `leases`."""
+    def leased(self, lab: str) -> dict[str, Leased]:
+        """Everything that is leased in a lab, by name. Costs less than `leases`."""
         with self._db.reading() as db:
             rows = db.execute(_LEASED, {"of_lab": lab}).all()
-        return {name: (campaign, expected) for name, campaign, expected in rows}
+        return {name: Leased(campaign, expected, state in IN_PROGRESS) for name, campaign, expected, state in rows}
 
     def attempts_of_run(self, run_id: int) -> tuple[int, ...]:
         """Ids of a run's attempts, oldest first."""

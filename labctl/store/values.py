@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from labctl.model.campaign import Campaign, Cell
 from labctl.model.lab import Lab
@@ -219,6 +220,15 @@ class Trouble:
     """How many of these attempts ended their runs for good."""
     latest: int
     """The id of the latest of these attempts."""
+
+
+class Leased(NamedTuple):
+    """Which campaign has a resource, and presumably until when (epoch seconds). Not `in_progress`: its attempt has ended or
+    was given up, and what it left on its hosts is being removed."""
+
+    campaign_id: int
+    expected: float
+    in_progress: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -438,13 +438,15 @@ def test_an_advance_costs_the_same_however_many_runs_there_are(tmp_path: Path) -
     assert 0 < many <= 1.3 * few
 
 
-def test_lost_attempts_keep_their_hosts_until_they_are_clean(store: Store, worker: Worker) -> None:
+def test_lost_attempts_keep_their_hosts_until_they_are_clean(store: Store, worker: Worker, wall: Wall) -> None:
     head = submitted(store, lab_of("a"), **ONE_CELL)
     worker.advance()
     (handle,) = worker.waiting
     assert store.claim(handle, worker="w:1") is not None
     store.lose_attempts([handle.id], WORKER_LOST)
     assert worker.advance().started == 0
+    assert store.head(head.id).hold == "host a is leased until what an attempt left there is removed"
     judgement.cleaned(store, handle.id)
+    wall.pass_by(2.0)
     assert worker.advance().started == 1
-    assert runs_of(store, head)
+    assert store.head(head.id).hold == ""

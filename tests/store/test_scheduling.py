@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event
 from labctl import clock
 from labctl.campaign import commands
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail
-from labctl.store import After, AttemptStart, Store, open_store
+from labctl.store import WORKER_LOST, After, AttemptStart, Leased, Store, open_store
 from tests.values import a_campaign, a_lab, a_result, an_order
 
 CANCELLED = OutcomeDetail(outcome=Outcome.CANCELLED, kind="cancelled")
@@ -119,8 +119,13 @@ def test_what_is_leased_is_told_with_its_campaign_and_its_end(store: Store, monk
     campaign = submit(store)
     run = store.pending_runs(campaign, limit=1)[0]
     leased = frozenset({"host:a", "machine:one"})
-    store.start_attempts("lab", [AttemptStart(run_id=run.id, order=an_order(), resources=leased, estimate=60.0)])
-    assert store.leased("lab") == dict.fromkeys(leased, (campaign, 1e9 + 60))
+    (handle,) = store.start_attempts(
+        "lab", [AttemptStart(run_id=run.id, order=an_order(), resources=leased, estimate=60.0)]
+    )
+    assert store.leased("lab") == dict.fromkeys(leased, Leased(campaign, 1e9 + 60, in_progress=True))
+    assert handle is not None
+    store.lose_attempts([handle.id], WORKER_LOST)
+    assert store.leased("lab") == dict.fromkeys(leased, Leased(campaign, 1e9 + 60, in_progress=False))
     assert store.leased("other") == {}
 
 
