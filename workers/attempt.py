@@ -159,16 +159,16 @@ class Attempt:
         removed. Leases keep campaigns of one store apart, and nothing but this keeps those of two. It is done after
         placing, so that of two at least one sees the other."""
         lab = self._machines.lab
-        used = {lab.hosts[name].machine for name in self._order.placement.hosts if name in lab.hosts}
-        for host in (host.name for host in lab.hosts.values() if host.machine in used):
-            for found in leftovers.on_host(self._machines, self._store, host, besides=self._claimed.id):
+        used = {lab.hosts[name].machine: name for name in self._order.placement.hosts if name in lab.hosts}
+        for host in (host for host in lab.hosts.values() if host.machine in used):
+            for found in leftovers.on_host(self._machines, self._store, host.name, besides=self._claimed.id):
                 if found.whose is Whose.LEFT:
-                    log.warning("VM %s was left behind on host %s; it is removed", found.vm.name, host)
+                    log.warning("VM %s was left behind on host %s; it is removed", found.vm.name, host.name)
                     leftovers.remove(found, self._machines, self._store)
                 elif found.vm.active and found.whose is Whose.ANOTHER_STORE:
-                    raise _shared(found.vm)
+                    raise _shared(found.vm, used[host.machine])
                 elif found.vm.active and found.whose is Whose.UNRECORDED:
-                    raise leftovers.strange(found)
+                    raise leftovers.strange(found.vm, used[host.machine])
 
     def _verify_endpoint(self, endpoint: Endpoint) -> None:
         if endpoint.vm is not None:
@@ -361,12 +361,13 @@ def _blaming(host: str) -> Iterator[None]:
         raise
 
 
-def _shared(vm: OwnedVm) -> LabError:
+def _shared(vm: OwnedVm, host: str) -> LabError:
+    """It can't be measured on this host, whose physical machine the VM runs on."""
     return LabError(
         f"Another labctl uses host {vm.host}: the VM {vm.name} runs there.",
         kind="host-shared",
         why=f"It belongs to campaign {vm.mark.campaign} of a store in another state directory "
         f"({vm.mark.store}), and two campaigns would measure each other.",
         todo="Wait until that campaign has ended, or use one state directory for both: then they take turns.",
-        host=vm.host,
+        host=host,
     )

@@ -81,13 +81,13 @@ def _whose(vm: OwnedVm, record: VmRecord | None, machines: Machines, store: Stor
     return Whose.IN_USE if record.state != "gone" and record.attempt_id in active else Whose.LEFT
 
 
-def strange(found: Found) -> LabError:
-    """What to say of a VM that keeps a host from being measured and is not ours to remove."""
-    vm = found.vm
+def strange(vm: OwnedVm, host: str) -> LabError:
+    """What to say of a VM that keeps a host from being measured and is not ours to remove. It runs on that host, or on
+    another one of the same physical machine."""
     return LabError(
         f"The VM {vm.name} is on host {vm.host}, and nothing is known of it.",
         kind="leftovers",
         why=f"Its mark says that this store made it for campaign {vm.mark.campaign}, but the store has no record of it.",
         todo="Remove it by hand if it is not needed any more.",
-        host=vm.host,
+        host=host,
     )

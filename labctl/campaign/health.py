@@ -141,8 +141,10 @@ def _found(store: Store, campaign_id: int) -> OutcomeDetail | None:
 
 
 def _tells_of_host(found: OutcomeDetail) -> bool:
-    """Whether it is the host that failed, and not a worker, the store, or somebody who cancelled the check."""
-    return found.outcome is Outcome.FAILED or rule_of(found.outcome, found.kind).blame is not Blame.NOBODY
+    """Whether it is the host that failed, and not a worker, the store, somebody who cancelled the check, or who uses the
+    host just now."""
+    rule = rule_of(found.outcome, found.kind)
+    return found.outcome is Outcome.FAILED or (rule.blame is not Blame.NOBODY and not rule.passes)
 
 
 def _let_in(store: Store, host: HostRecord, *, why: str) -> bool:

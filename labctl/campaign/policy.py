@@ -46,6 +46,8 @@ class Rule:
     """Whether a cell that ends so on two hosts is stopped."""
     stops_campaign: bool = False
     """Whether a campaign most of whose cells end so, and only so, is stopped."""
+    passes: bool = False
+    """Whether it passes by itself: a health check that ends so is made again and not counted as failed."""
     why: str
 
 
@@ -132,9 +134,18 @@ POLICY = (
         why="No host did anything wrong; it may work on another one, and until it is mended it is the same every time.",
     ),
     Rule(
-        name="others are in the way",
+        name="another labctl uses a host",
         outcome=Outcome.LAB_ERROR,
-        kinds=_kinds("host-shared not-quiet name-taken not-ours addresses secret-unavailable clock-step"),
+        kinds=_kinds("host-shared"),
+        action=Action.RETRY,
+        blame=Blame.HOSTS,
+        passes=True,
+        why="Nothing can be measured there now. Quarantine keeps runs off it until a health check finds it free.",
+    ),
+    Rule(
+        name="something else is in the way",
+        outcome=Outcome.LAB_ERROR,
+        kinds=_kinds("not-quiet name-taken not-ours addresses secret-unavailable clock-step"),
         action=Action.RETRY,
         stops_campaign=True,
         why="Neither the host's fault nor the cell's; it may pass, and a campaign that only meets this is saved for later.",

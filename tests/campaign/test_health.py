@@ -175,6 +175,18 @@ def test_checks_that_fail_are_made_ever_more_seldom_until_the_host_is_out(
     assert events(store) == ["quarantine", *["check-failed"] * USUAL.checks, "host-out"]
 
 
+def test_a_host_that_another_labctl_uses_is_checked_until_it_is_free(
+    store: Store, head: CampaignHead, night: Night
+) -> None:
+    quarantine(store, head)
+    for made in range(1, 2 * USUAL.checks):
+        night.pass_by(health.delay(1))
+        health.due(store)
+        assert len(checks(store)) == made
+        ends(store, checks(store)[-1], Outcome.LAB_ERROR, "host-shared")
+    assert (host(store).state, host(store).checks) == (HostState.QUARANTINED, 0)
+
+
 def test_what_is_not_the_hosts_fault_is_no_failed_check(store: Store, head: CampaignHead, night: Night) -> None:
     quarantine(store, head)
     night.pass_by(USUAL.check_first)

@@ -324,6 +324,18 @@ def test_an_attempt_does_not_measure_beside_a_vm_that_nobody_knows(lab: Lab, sto
     assert (detail.outcome, detail.kind, detail.host) == (Outcome.LAB_ERROR, "leftovers", "a")
 
 
+@pytest.mark.parametrize(("store_of", "kind"), [("another-store", "host-shared"), ("", "leftovers")])
+def test_a_host_can_not_be_measured_while_anybody_uses_another_one_of_its_machine(
+    store: Store, tmp_path: Path, store_of: str, kind: str
+) -> None:
+    apart = a_simulated_lab(tmp_path / "world", figures=Figures.instant())
+    lab = replace(apart, hosts={name: replace(host, machine="one") for name, host in apart.hosts.items()})
+    make(lab, "b", "theirs", store=store_of or store.identity, attempt=99)
+    campaign = a_campaign(factors={"nic_model": ("virtio",)}, warmups=0)
+    detail = next_attempt(store, commands.submit(store, campaign, lab, campaign_text="", lab_text="")).detail
+    assert (detail.kind, detail.host) == (kind, "a")
+
+
 # The command
 
 
