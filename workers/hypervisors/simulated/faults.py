@@ -13,9 +13,11 @@ import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 
 from labctl import clock
+from workers.hypervisors.simulated.figures import content_of
 
 FILE = "faults.json"
 HITS = "hits.jsonl"
@@ -91,11 +93,7 @@ class Faults:
     @classmethod
     def read(cls, directory: Path) -> Faults:
         """The plan of a world; no faults when it has none."""
-        try:
-            entries = json.loads((directory / FILE).read_bytes())
-        except FileNotFoundError:
-            entries = []
-        return cls(directory, [_fault(entry) for entry in entries])
+        return cls(directory, _planned(content_of(f"{directory}/{FILE}")))
 
     def hit(self, operation: str, host: str, vm: str = "") -> FaultKind | None:
         """The fault that happens at this line; None when all goes well. `die` is carried out here."""
@@ -178,6 +176,11 @@ def _fits(fault: Fault, operation: str, host: str, now: float) -> bool:
         and (not operation or fault.operation in ("", operation))
         and fault.start <= now < fault.end
     )
+
+
+@lru_cache(maxsize=8)
+def _planned(content: bytes) -> tuple[Fault, ...]:
+    return tuple(_fault(entry) for entry in json.loads(content)) if content else ()
 
 
 def _fault(entry: Mapping[str, object]) -> Fault:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 FILE = "figures.json"
@@ -43,10 +44,21 @@ class Figures:
 
 def read_figures(directory: Path) -> Figures:
     """The figures of a world; the ordinary ones when it has no file of its own."""
+    return _figures(content_of(f"{directory}/{FILE}"))
+
+
+def content_of(path: str) -> bytes:
+    """What is in a file of a world; nothing when it isn't there. Asked for at the beginning of every attempt."""
     try:
-        return Figures(**json.loads((directory / FILE).read_bytes()))
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs more than the file
+            return file.read()
     except FileNotFoundError:
-        return Figures()
+        return b""
+
+
+@lru_cache(maxsize=8)
+def _figures(content: bytes) -> Figures:
+    return Figures(**json.loads(content)) if content else Figures()
 
 
 def write_figures(directory: Path, figures: Figures) -> None:
