@@ -24,10 +24,13 @@ def at_once(work: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[
     ]
     for process in processes:
         process.start()
-    found = dict(answers.get(timeout=_PATIENCE) for _ in processes)
-    for process in processes:
-        process.join(_PATIENCE)
-        assert process.exitcode == 0
+    try:
+        found = dict(answers.get(timeout=_PATIENCE) for _ in processes)
+        for process in processes:
+            process.join(_PATIENCE)
+    finally:
+        for process in processes:
+            process.kill()
     failed = [answer for answer in found.values() if isinstance(answer, BaseException)]
     assert not failed, f"{len(failed)} of {len(calls)} processes failed, one of them with: {failed[0]!r}"
     return [found[at] for at in range(len(calls))]

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from labctl import clock
 from labctl.errors import AttemptCancelled, LabError, SpecError
 from labctl.model.outcome import CampaignState, Outcome, RunState
-from labctl.store import MESSAGE_LOST, WORKER_LOST, Store, VmRecord, open_store
+from labctl.store import MESSAGE_LOST, WORKER_LOST, After, Store, VmRecord, open_store
+from labctl.store.runs import LONGEST_BACK_OFF
 from tests.store.steps import ONE, accept, start, start_run, started_and_claimed, submit, vm_for
 from tests.values import a_campaign, a_lab, a_result, an_order
 
@@ -173,6 +175,46 @@ def test_a_lost_attempt_keeps_its_hosts_until_they_are_clean_and_its_result_is_r
     store.cleaned(handle.id, again=True)
     assert store.leases("lab") == ()
     assert store.run_counts(campaign) == {"pending": 4}
+
+
+def test_a_cleaning_that_is_said_late_or_twice_leaves_a_newer_attempt_alone(store: Store) -> None:
+    campaign = submit(store)
+    first = started_and_claimed(store, campaign)
+    run = next(run.id for run in store.record(campaign).runs if run.attempts)
+    store.lose_attempts([first.id], MESSAGE_LOST)
+    store.cleaned(first.id, again=True)
+    second = start_run(store, run, ONE)
+    assert second is not None
+    store.cleaned(first.id, again=True)
+    store.cleaned(first.id, again=False)
+    assert store.run_counts(campaign) == {"active": 1, "pending": 3}
+    assert store.claim(second, worker="w:1") is not None
+    assert {line.attempt_id for line in store.leases()} == {second.id}
+
+
+@pytest.mark.parametrize("step", [-86400.0 * 365, 86400.0 * 365])
+def test_s5_a_clock_that_is_set_keeps_no_run_waiting(
+    store: Store, step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = submit(store, replicates=1)
+    before = clock.now()
+    handle = started_and_claimed(store, campaign)
+    after = After(again=True, not_before=before + 600)
+    assert store.accept(handle, a_result(Outcome.LAB_ERROR), after) is not None
+    assert store.next_not_before(campaign) == before + 600
+    assert len(store.pending_runs(campaign, limit=9)) == 1, "it waits"
+    monkeypatch.setattr(clock, "now", lambda: before + step)
+    assert len(store.pending_runs(campaign, limit=9)) == 2
+    assert store.next_not_before(campaign) is None
+
+
+def test_no_run_waits_longer_than_the_longest_back_off(store: Store) -> None:
+    campaign = submit(store, replicates=1)
+    handle = started_and_claimed(store, campaign)
+    store.accept(handle, a_result(Outcome.LAB_ERROR), After(again=True, not_before=clock.now() + 1e9))
+    waits_until = store.next_not_before(campaign)
+    assert waits_until is not None
+    assert waits_until <= clock.now() + LONGEST_BACK_OFF
 
 
 def test_every_heartbeat_is_another_sign_of_life(store: Store) -> None:
