@@ -27,6 +27,8 @@ CHECK_SECONDS = 1.0
 """How long the transfer of a check lasts."""
 _FACT = "health-check"
 """The fact that a check gives the host in its copy of the lab, so that its run can be placed nowhere else."""
+_QUARANTINE = "quarantine"
+"""The label of a check that says for which quarantine it was made."""
 _OF_THE_VM = ("image", "memory", "vcpus", "machine_type", "tool")
 """The settings that a check takes over from the campaign that waits for the host: another VM might not boot at all."""
 _USUAL_NIC = {Hypervisor.KVM: "virtio", Hypervisor.VSPHERE: "vmxnet3", Hypervisor.HYPERV: "synthetic"}
@@ -43,7 +45,7 @@ def due(store: Store) -> None:
         if newest is not None and settle(store, newest):
             continue
         waits = next((head for head in working if head.lab.name == host.lab and host.host in head.lab.hosts), None)
-        if waits is not None and host.next_check <= clock.now() and not _in_progress(store, newest):
+        if waits is not None and _is_due(host) and not _in_progress(store, newest):
             _check(store, host, waits)
 
 
@@ -53,10 +55,12 @@ def settle(store: Store, campaign_id: int) -> bool:
     Any number of times, by anyone: what a check found counts once, and only for the quarantine that it was made for.
     """
     head = store.head(campaign_id)
-    lab, name = head.lab.name, head.campaign.labels.get(_FACT, "")
-    host = _quarantined(store, lab, name)
-    found = None if host is None or head.submitted < host.since else _found(store, campaign_id)
-    if host is None or found is None:
+    labels = head.campaign.labels
+    host = _quarantined(store, head.lab.name, labels.get(_FACT, ""))
+    if host is None or labels.get(_QUARANTINE) != _quarantine(host):
+        return False
+    found = _found(store, campaign_id)
+    if found is None:
         return False
     if found.outcome is Outcome.OK:
         return _let_in(store, host, why="A health check has passed.")
@@ -70,11 +74,11 @@ def name_of(host: str) -> str:
     return f"health check of {host}"
 
 
-def check_of(host: str, waits: CampaignHead) -> tuple[Campaign, Lab]:
+def check_of(host: HostRecord, waits: CampaignHead) -> tuple[Campaign, Lab]:
     """The campaign that checks a host, with VMs like those of the campaign that waits for it, and its copy of the lab."""
-    lab, theirs = waits.lab, waits.campaign
-    checked = replace(lab.hosts[host], facts={**lab.hosts[host].facts, _FACT: host})
-    settings: dict[str, Level] = {"nic_model": _USUAL_NIC[checked.hypervisor], f"host.{_FACT}": host}
+    lab, theirs, name = waits.lab, waits.campaign, host.host
+    checked = replace(lab.hosts[name], facts={**lab.hosts[name].facts, _FACT: name})
+    settings: dict[str, Level] = {"nic_model": _USUAL_NIC[checked.hypervisor], f"host.{_FACT}": name}
     settings |= {"seconds": CHECK_SECONDS, "interval": CHECK_SECONDS}
     for setting in _OF_THE_VM:
         levels = theirs.factors.get(setting, ())
@@ -82,7 +86,7 @@ def check_of(host: str, waits: CampaignHead) -> tuple[Campaign, Lab]:
         if level is not None:
             settings[setting] = level
     campaign = Campaign(
-        name=name_of(host),
+        name=name_of(name),
         scenarios=(Scenario.SAME_HOST,),
         factors={},
         settings=settings,
@@ -91,10 +95,10 @@ def check_of(host: str, waits: CampaignHead) -> tuple[Campaign, Lab]:
         timeouts=theirs.timeouts,
         windows=theirs.windows,
         lab_error_retries=0,
-        labels={_FACT: host},
+        labels={_FACT: name, _QUARANTINE: _quarantine(host)},
         priority=commands.HIGHEST_PRIORITY,
     )
-    return campaign, replace(lab, hosts={**lab.hosts, host: checked}, quiet=None)
+    return campaign, replace(lab, hosts={**lab.hosts, name: checked}, quiet=None)
 
 
 def delay(failed: int) -> float:
@@ -110,6 +114,18 @@ def _working(store: Store) -> list[CampaignHead]:
     return [head for head in heads if opening_at(head.campaign.windows, now) is not None]
 
 
+def _is_due(host: HostRecord) -> bool:
+    """Whether a check is due. One that lies further ahead than any is put off was timed by a wall clock that was set back
+    since."""
+    ahead = host.next_check - clock.now()
+    return ahead <= 0 or ahead > delay(host.checks + 1)
+
+
+def _quarantine(host: HostRecord) -> str:
+    """What tells a quarantine of a host from its earlier ones."""
+    return repr(host.since)
+
+
 def _in_progress(store: Store, check: int | None) -> bool:
     return check is not None and not store.state(check).ended and store.has_open_runs(check)
 
@@ -118,7 +134,7 @@ def _check(store: Store, host: HostRecord, waits: CampaignHead) -> None:
     until = clock.now() + delay(host.checks + 1)
     if not store.delay_check(host.lab, host.host, expected=host.next_check, until=until):
         return
-    campaign, lab = check_of(host.host, waits)
+    campaign, lab = check_of(host, waits)
     try:
         commands.submit(store, campaign, lab, campaign_text="", lab_text="", purpose=Purpose.HEALTH)
     except SpecError as error:
@@ -141,10 +157,8 @@ def _found(store: Store, campaign_id: int) -> OutcomeDetail | None:
 
 
 def _tells_of_host(found: OutcomeDetail) -> bool:
-    """Whether it is the host that failed, and not a worker, the store, somebody who cancelled the check, or who uses the
-    host just now."""
-    rule = rule_of(found.outcome, found.kind)
-    return found.outcome is Outcome.FAILED or (rule.blame is not Blame.NOBODY and not rule.passes)
+    """Whether it is the host that can't be used, and not a worker, the store, or somebody who cancelled the check."""
+    return found.outcome is Outcome.FAILED or rule_of(found.outcome, found.kind).blame is not Blame.NOBODY
 
 
 def _let_in(store: Store, host: HostRecord, *, why: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from labctl.model.campaign import Campaign
+from labctl.model.campaign import LONGEST_BACK_OFF, Campaign
 from labctl.model.lab import Lab
 from labctl.model.outcome import Outcome, OutcomeDetail
 
@@ -46,8 +46,6 @@ class Rule:
     """Whether a cell that ends so on two hosts is stopped."""
     stops_campaign: bool = False
     """Whether a campaign most of whose cells end so, and only so, is stopped."""
-    passes: bool = False
-    """Whether it passes by itself: a health check that ends so is made again and not counted as failed."""
     why: str
 
 
@@ -63,7 +61,7 @@ class Limits:
     """... in at least so many attempts (more than it takes to quarantine two hosts), ..."""
     share: float = 0.5
     """... and they are more than this share of the cells that were tried."""
-    longest_back_off: float = 3600.0
+    longest_back_off: float = LONGEST_BACK_OFF
     """No run waits longer than this for its next try."""
 
 
@@ -139,8 +137,7 @@ POLICY = (
         kinds=_kinds("host-shared"),
         action=Action.RETRY,
         blame=Blame.HOSTS,
-        passes=True,
-        why="Nothing can be measured there now. Quarantine keeps runs off it until a health check finds it free.",
+        why="Nothing can be measured there. Quarantine keeps runs off it until a health check finds it free.",
     ),
     Rule(
         name="something else is in the way",
@@ -195,8 +192,7 @@ def back_off(campaign: Campaign, detail: OutcomeDetail, *, tries: int) -> float:
     """How many seconds a run that goes back waits at least: doubled with every try, none after a cancelled attempt."""
     if rule_of(detail.outcome, detail.kind).action is not Action.RETRY:
         return 0.0
-    doubled = campaign.back_off * 2.0 ** min(max(tries, 1) - 1, 60)
-    return min(doubled, LIMITS.longest_back_off)
+    return campaign.back_off_after(tries)
 
 
 def blamed(detail: OutcomeDetail, *, used: Collection[str], lab: Lab) -> tuple[str, ...]:

@@ -75,6 +75,10 @@ class QuietWait:
     then: NotQuiet = NotQuiet.RUN
 
 
+LONGEST_BACK_OFF = 3600.0
+"""No run waits longer than so many seconds for its next try."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """A part of the matrix: every named setting has one of the listed levels."""
@@ -177,3 +181,12 @@ class Campaign:
     """Seconds before a run is tried again after a lab-error; doubled with every further try, an hour at the most."""
     notify: tuple[SecretRef, ...] = ()
     """Where the URLs are to which news of the campaign is sent (mail, chat, webhooks)."""
+
+    def back_off_after(self, tries: int) -> float:
+        """How many seconds a run waits after so many tries: doubled with every try."""
+        return min(self.back_off * 2.0 ** min(max(tries, 1) - 1, 60), LONGEST_BACK_OFF)
+
+    @property
+    def longest_back_off(self) -> float:
+        """How many seconds a run may have to wait at the most."""
+        return self.back_off_after(self.lab_error_retries)

@@ -15,7 +15,6 @@ from labctl.model.outcome import AttemptState, CampaignState, HostState, Outcome
 from labctl.model.result import AttemptResult, RawOutput
 from labctl.spec.documents import to_json
 from labctl.store.room import IN_PROGRESS, Room, held, shown
-from labctl.store.runs import LONGEST_BACK_OFF
 from labctl.store.tables import attempts, campaigns, cells, hosts, leases, raw_outputs, runs, vms
 from labctl.store.values import Accepted, After, AttemptHandle
 
@@ -193,8 +192,7 @@ def _goes_on(db: Connection, campaign_id: int) -> bool:
 
 
 def _send_back(db: Connection, run_id: int, not_before: float, *, uncounted: int = 0) -> None:
-    earliest = min(not_before, clock.now() + LONGEST_BACK_OFF)
-    db.execute(_SEND_BACK, {"run": run_id, "earliest": earliest, "uncounted": uncounted})
+    db.execute(_SEND_BACK, {"run": run_id, "earliest": not_before, "uncounted": uncounted})
 
 
 def _record(db: Connection, run_id: int, outcome: Outcome, attempt_id: int, *, uncounted: int = 0) -> None:

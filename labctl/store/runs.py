@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from sqlalchemy import ColumnElement, Update, bindparam, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Update, bindparam, case, func, or_, select, update
 
 from labctl import clock
 from labctl.model.campaign import Cell
@@ -16,9 +16,6 @@ from labctl.store.room import Room, campaign_row, newest_attempt
 from labctl.store.tables import BACKING_OFF, campaigns, cells, runs
 from labctl.store.values import PendingRun
 
-LONGEST_BACK_OFF = 3600.0
-"""Seconds. A run that is not to be started before a moment further ahead got it from a wall clock that was set back
-since, and may be started."""
 _BATCH = 1000
 
 _PENDING = (
@@ -53,7 +50,7 @@ class Runs(Room):
     def pending_runs(self, campaign_id: int, *, limit: int) -> tuple[PendingRun, ...]:
         """The next runs of a campaign that may be started now: in its order of work, retried ones last."""
         with self._db.reading() as db:
-            rows = db.execute(_PENDING, _moment(campaign_id) | {"limit": limit}).all()
+            rows = db.execute(_PENDING, self._moment(db, campaign_id) | {"limit": limit}).all()
         return tuple(
             PendingRun(
                 id=row.id,
@@ -70,7 +67,13 @@ class Runs(Room):
     def next_not_before(self, campaign_id: int) -> float | None:
         """When the first of the pending runs that wait out a back-off may be started; None without such a run."""
         with self._db.reading() as db:
-            return db.execute(_BACK_OFF_ENDS, _moment(campaign_id)).scalar()
+            return db.execute(_BACK_OFF_ENDS, self._moment(db, campaign_id)).scalar()
+
+    def _moment(self, db: Connection, campaign_id: int) -> dict[str, float]:
+        """Now. A run of the campaign that is not to be started before a moment `too_far` ahead got that from a wall clock
+        that was set back since, and may be started."""
+        now, (campaign, _) = clock.now(), self._documents_of(db, campaign_id)
+        return {"campaign": campaign_id, "now": now, "too_far": now + campaign.longest_back_off}
 
     def run_counts(self, campaign_id: int) -> dict[str, int]:
         """How many runs stand where: `pending`, `active`, and the outcomes of those that are done."""
@@ -196,8 +199,3 @@ def _back(*which: ColumnElement[bool]) -> Update:
             not_before=0.0,
         )
     )
-
-
-def _moment(campaign_id: int) -> dict[str, float]:
-    now = clock.now()
-    return {"campaign": campaign_id, "now": now, "too_far": now + LONGEST_BACK_OFF}

@@ -92,6 +92,22 @@ def test_the_first_check_is_made_a_minute_after_the_quarantine_and_only_once(
     assert len(checks(store)) == 1
 
 
+def test_s5_a_wall_clock_that_is_set_back_delays_no_check(store: Store, head: CampaignHead, night: Night) -> None:
+    quarantine(store, head)
+    night.pass_by(-3600)
+    health.due(store)
+    (first,) = checks(store)
+    ends(store, first, Outcome.LAB_ERROR, "host-unreachable")
+    health.due(store)
+    assert host(store).checks == 1, "it counts, although it was made before the quarantine began"
+    night.pass_by(health.delay(1))
+    health.due(store)
+    _, second = checks(store)
+    ends(store, second, Outcome.OK)
+    health.due(store)
+    assert host(store).state is HostState.GOOD
+
+
 def test_of_many_engines_one_makes_the_check(store: Store, head: CampaignHead, night: Night, tmp_path: Path) -> None:
     quarantine(store, head)
     night.pass_by(USUAL.check_first)
@@ -137,7 +153,7 @@ def test_a_check_has_vms_like_those_that_wait_for_the_host(head: CampaignHead) -
             factors={"image": ("big", "small"), "nic_model": ("legacy",)},
         ),
     )
-    campaign, _ = health.check_of("a", waits)
+    campaign, _ = health.check_of(HostRecord(lab="lab", host="a"), waits)
     wanted = {"image": "big", "memory": 2**31, "nic_model": "synthetic"}
     assert {name: campaign.settings[name] for name in wanted} == wanted
     assert "streams" not in campaign.settings
@@ -175,16 +191,17 @@ def test_checks_that_fail_are_made_ever_more_seldom_until_the_host_is_out(
     assert events(store) == ["quarantine", *["check-failed"] * USUAL.checks, "host-out"]
 
 
-def test_a_host_that_another_labctl_uses_is_checked_until_it_is_free(
+def test_a_host_that_another_labctl_uses_is_let_in_when_it_is_free(
     store: Store, head: CampaignHead, night: Night
 ) -> None:
-    quarantine(store, head)
-    for made in range(1, 2 * USUAL.checks):
-        night.pass_by(health.delay(1))
+    for _ in range(3):
+        end(store, head, "a", kind="host-shared", host="a")
+    assert host(store).state is HostState.QUARANTINED
+    for outcome, kind in ((Outcome.LAB_ERROR, "host-shared"), (Outcome.OK, "")):
+        night.pass_by(health.delay(host(store).checks))
         health.due(store)
-        assert len(checks(store)) == made
-        ends(store, checks(store)[-1], Outcome.LAB_ERROR, "host-shared")
-    assert (host(store).state, host(store).checks) == (HostState.QUARANTINED, 0)
+        ends(store, checks(store)[-1], outcome, kind)
+    assert host(store).state is HostState.GOOD
 
 
 def test_what_is_not_the_hosts_fault_is_no_failed_check(store: Store, head: CampaignHead, night: Night) -> None:

@@ -69,6 +69,21 @@ def test_a_run_waits_out_its_back_off_and_longer_after_each_try(store: Store, mo
     assert store.run_counts(head.id) == {"lab-error": 1}
 
 
+def test_s5_a_run_whose_back_off_a_clock_has_timed_that_was_ahead_does_not_wait_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of a worker may be ahead of the engine's, or be set back: by an hour, as the night does."""
+    head = submitted(store, factors={"nic_model": ("virtio",)}, repeats=1, lab_error_retries=2, back_off=10.0)
+    now = 1_000_000.0
+    monkeypatch.setattr(clock, "now", lambda: now)
+    end(store, head, "a", kind="boot-timeout")
+    assert store.pending_runs(head.id, limit=1) == ()
+    for step in (3600.0, 60.0):
+        monkeypatch.setattr(clock, "now", lambda step=step: now - step)
+        assert store.pending_runs(head.id, limit=1)
+        assert store.next_not_before(head.id) is None
+
+
 def test_c3_a_run_that_kills_its_workers_ends_as_a_lab_error_with_the_cause_and_the_campaign_goes_on(
     store: Store,
 ) -> None:
