@@ -20,6 +20,9 @@ from workers.transferring import job_seconds
 
 log = logging.getLogger(__name__)
 
+_known_since: dict[int, float] = {}
+"""Since when this process knows of lost attempts that may still load hosts, by a clock that nobody sets back."""
+
 
 def clean_campaign(store: Store, campaign_id: int) -> None:
     """Destroy the VMs of a campaign that no attempt in progress uses, but for those parked for its next runs; then free
@@ -91,8 +94,9 @@ def _may_still_load_hosts(store: Store, attempt_id: int) -> bool:
     order, seen = store.last_sign_of_life(attempt_id)
     if order.placement.sender.vm and order.placement.receiver.vm:
         return False
-    longest = max(job_seconds(order, order.transfer), job_seconds(order, order.warmup))
-    return clock.now() < seen + patience().beat + longest
+    longest = patience().beat + max(job_seconds(order, order.transfer), job_seconds(order, order.warmup))
+    known = _known_since.setdefault(attempt_id, clock.monotonic())
+    return clock.now() < seen + longest and clock.monotonic() < known + longest
 
 
 def _destroy(record: VmRecord, machines: Machines, store: Store) -> None:

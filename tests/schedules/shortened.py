@@ -43,7 +43,7 @@ _TIMES = {
     "labctl.campaign.supervisor:_LONGEST_PAUSE": 1.0,
     "labctl.campaign.registration:_BEAT_SECONDS": 0.5,
     "labctl.campaign.registration:_GONE_SECONDS": 5.0,
-    "labctl.campaign.health:CHECK_SECONDS": 0.2,
+    "labctl.campaign.liveness:_AGAIN_AT_MOST": 3.0,
     "labctl.campaign.housekeeping:LOOK_SECONDS": 0.5,
     "labctl.store.engines:PATIENCE_SECONDS": 2.0,
     "workers.main_process:LOOK_SECONDS": 0.2,
