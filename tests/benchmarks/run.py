@@ -5,6 +5,7 @@
     migration      one cell with a migration in mid-transfer, from nothing to the figure
     perturbation   labctl's figure against the same iperf3 by hand in the same two guests, alternating
     planning       a million cells
+    schedules      300 seeded nights of faults on simulated hosts: what was lost (see `schedules.py` for one night)
 
 Each prints its figure with its goal. Nothing here is a test: figures depend on the machine and on what else runs on it.
 """
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from scipy import stats
@@ -231,6 +232,11 @@ def planning(lab: Path, _directory: Path) -> None:
     print(f"planning: {cells} in {seconds:.1f} s, at most {peak:.0f} MiB (goal: 10 s, 300 MB)")
 
 
+def schedules(_lab: Path, _directory: Path) -> None:
+    """Nights in which everything goes wrong that a seed can think of."""
+    subprocess.run([sys.executable, "-m", "tests.benchmarks.schedules"], cwd=HERE.parents[1], check=False)
+
+
 BENCHMARKS: dict[str, Callable[[Path, Path], None]] = {
     "planning": planning,
     "efficiency": efficiency("efficiency", 0.65),
@@ -238,7 +244,10 @@ BENCHMARKS: dict[str, Callable[[Path, Path], None]] = {
     "reuse": efficiency("reuse", 0.80),
     "migration": migration,
     "perturbation": perturbation,
+    "schedules": schedules,
 }
+WITHOUT_LAB = frozenset({"schedules"})
+"""Those that need no lab."""
 
 
 def main(names: list[str]) -> None:
@@ -247,8 +256,12 @@ def main(names: list[str]) -> None:
     if unknown:
         raise SystemExit(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}")
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before", flush=True)
-    with tempfile.TemporaryDirectory(prefix="labctl-bench-") as directory, bench_lab(Path(directory)) as lab:
-        for name in names or list(BENCHMARKS):
+    asked = names or list(BENCHMARKS)
+    with (
+        tempfile.TemporaryDirectory(prefix="labctl-bench-") as directory,
+        nullcontext(Path()) if WITHOUT_LAB.issuperset(asked) else bench_lab(Path(directory)) as lab,
+    ):
+        for name in asked:
             BENCHMARKS[name](lab, Path(directory))
             sys.stdout.flush()
 
