@@ -20,8 +20,9 @@ TOUCHES = frozenset({"create", "migrate", "pause", "unpause", "start"})
 
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*.*$", re.MULTILINE)
 _OURS = re.compile(r"^  File \"[^\"]*/(?:labctl|workers)/(?!.*site-packages)", re.MULTILINE)
-_FORESEEN = ("labctl.errors.LabError", "labctl.errors.LabctlError")
-"""What may stand at the end of a traceback of ours: an error that names who must act."""
+_FORESEEN = ("labctl.errors.LabError", "labctl.errors.LabctlError", "redis.exceptions.ConnectionError")
+"""What may stand at the end of a traceback of ours: an error that names who must act, or what Celery says of a Redis that
+has gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
