@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.errors import LabError
 from labctl.virtual_clock import SOCKET, TIME_FILE, TIMES
 
 
@@ -27,14 +28,25 @@ class Conductor:
     """The clock of one rehearsal, in a directory of its own. Used by one thread."""
 
     def __init__(self, directory: Path, *, wall: float) -> None:
-        """`wall` is the wall time at which the rehearsal begins, in seconds since the Unix epoch. Monotonic time is 0."""
+        """`wall` is the wall time at which the rehearsal begins, in seconds since the Unix epoch. Monotonic time is 0.
+
+        Raises `LabError` (`clock`) when the directory's path is too long for a Unix socket.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / TIME_FILE
         path.write_bytes(TIMES.pack(0.0, wall))
         with path.open("r+b") as file:
             self._times = mmap.mmap(file.fileno(), TIMES.size)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(directory / SOCKET))
+        try:
+            self._listener.bind(str(directory / SOCKET))
+        except OSError as error:
+            raise LabError(
+                f"The clock of the rehearsal can't be kept in {directory}.",
+                kind="clock",
+                why=str(error),
+                todo="Set TMPDIR to a directory with a shorter path: a Unix socket's takes about 100 characters.",
+            ) from error
         self._listener.listen(1024)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)

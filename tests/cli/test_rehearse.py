@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from labctl.cli.main import main
+from tests.desk import LABCTL, PATIENCE, until
 
 pytestmark = pytest.mark.services
 
@@ -22,6 +29,13 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     campaign.write_text(CAMPAIGN)
     lab.write_text(LAB)
     return campaign, lab
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A directory for what is temporary, with a short path, because Unix sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="labctl-test-") as name:
+        yield Path(name)
 
 
 def rehearse(files: tuple[Path, Path], *options: str) -> Result:
@@ -50,6 +64,46 @@ def test_programs_get_the_same_facts_and_what_went_wrong(files: tuple[Path, Path
     assert (facts["lost_runs"], facts["doubled_runs"], facts["leases_left"], facts["vms_left"]) == (0, 0, [], [])
     assert facts["faults"]["seed"] == 7
     assert facts["broken"] == []
+
+
+def test_a_path_that_is_too_long_is_told(files: tuple[Path, Path], tmp_path: Path) -> None:
+    far = tmp_path / ("far-" * 20)
+    far.mkdir()
+    campaign, lab = files
+    process = subprocess.run(
+        [LABCTL, "rehearse", campaign, "--lab", lab],
+        env=os.environ | {"TMPDIR": str(far)},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 3
+    assert "Set TMPDIR" in process.stderr
+    assert not list(far.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_is_ended_leaves_nothing(files: tuple[Path, Path], temporary: Path, number: int) -> None:
+    campaign, lab = files
+    campaign.write_text(CAMPAIGN.replace("repeats: 2", "repeats: 2000"))
+    process = subprocess.Popen(
+        [LABCTL, "rehearse", campaign, "--lab", lab],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+    )
+    until("a VM is there", lambda: any(temporary.glob("labctl-rehearsal-*/world/hosts/*/labctl-*")))
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    until("its directories are gone", lambda: not list(temporary.iterdir()))
+    mark = f"TMPDIR={temporary}".encode()
+    until("its processes are gone", lambda: not any(mark in environment for environment in environments()))
+
+
+def environments() -> Iterator[bytes]:
+    """What every process was started with."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            yield (entry / "environ").read_bytes()
 
 
 def test_a_time_that_is_none_is_refused(files: tuple[Path, Path]) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from zoneinfo import ZoneInfo
 
 import click
@@ -67,9 +71,10 @@ def rehearse(
                 f"[reverse bold] Rehearsal [/] {escape(checked.name)} on lab {escape(lab.name)}: {_SIMULATED}"
             )
         told = (lambda _: None) if as_json else (lambda text: console.print(text, style="dim", markup=False))
-        found = carry_out(
-            checked, lab, directory=directory, begin=begin, incidents=schedule.incidents, texts=texts, say=told
-        )
+        with _ended_as_by_a_person():
+            found = carry_out(
+                checked, lab, directory=directory, begin=begin, incidents=schedule.incidents, texts=texts, say=told
+            )
         account, struck = account_of(found, vms_left=_vms_left(world)), hits(world)
     if as_json:
         click.echo(json.dumps(_facts(account, struck, found.incidents, seed), indent=1))
@@ -84,6 +89,20 @@ def rehearse(
 
 
 _SIMULATED = "no machine is touched, and no figure is a measurement."
+
+
+@contextmanager
+def _ended_as_by_a_person() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: its worker, its Redis and its directory go with it."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _begin(at: str | None, campaign: Campaign) -> float:
