@@ -32,6 +32,8 @@ STATE = "LABCTL_STATE"
 ROOM_BYTES = 8 * 2**20
 ROOM_SHARE = 0.01
 """So much room is kept for results, but no more than this share of the file system."""
+_LARGEST_ID = 2**31 - 1
+"""The largest number that both kinds of database have room for in an id."""
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +75,9 @@ def keep(directory: Path, store: str, handle: AttemptHandle, result: AttemptResu
 def take_up(store: Store, directory: Path) -> int:
     """Hand in the results that were kept, and return how many were accepted.
 
-    One whose token is void is dropped: its run goes back, or has gone back already. Raises `LabError` (`store`) when
-    the store still can't be written; nothing is lost then. It is called before lost attempts are looked for, because
+    One whose token is void is dropped: its run goes back, or has gone back already. A file that holds no result, or that
+    of an attempt which the store has never had, is put aside under the suffix `.unreadable`. Raises `LabError` (`store`)
+    when the store still can't be written; nothing is lost then. It is called before lost attempts are looked for, because
     the worker of such a result may be gone.
     """
     accepted = 0
@@ -84,10 +87,11 @@ def take_up(store: Store, directory: Path) -> int:
             if document["store"] != store.identity:
                 continue
             handle, result = _read(document)
-        except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
-            log.warning("%s holds no result that can be read: %s", path, type(error).__name__)
-            with suppress(OSError):
-                path.rename(path.with_suffix(".unreadable"))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
+            _put_aside(path, f"holds no result that can be read ({type(error).__name__})")
+            continue
+        if not store.has_attempt(handle.id):
+            _put_aside(path, f"holds a result of attempt {handle.id}, which this store has never had")
             continue
         if judgement.accept(store, handle, result):
             accepted += 1
@@ -96,6 +100,13 @@ def take_up(store: Store, directory: Path) -> int:
             log.warning("attempt %s: its token became void; its result in %s was dropped", handle.id, path)
         path.unlink(missing_ok=True)
     return accepted
+
+
+def _put_aside(path: Path, why: str) -> None:
+    """Rename a file that can't be handed in, so that it holds nothing up; a person may look at it."""
+    log.warning("%s %s; it is put aside", path, why)
+    with suppress(OSError):
+        path.rename(path.with_suffix(".unreadable"))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -135,4 +146,7 @@ def _read(document: Mapping[str, object]) -> tuple[AttemptHandle, AttemptResult]
         raise TypeError("raw outputs are a list")
     outputs = tuple(RawOutput(name=name, content=zlib.decompress(base64.b64decode(content))) for name, content in raw)
     result = from_json(AttemptResult, json.dumps(document["result"]))
-    return AttemptHandle(id=int(str(document["attempt"])), token=str(document["token"])), replace(result, raw=outputs)
+    attempt = int(str(document["attempt"]))
+    if not 0 < attempt <= _LARGEST_ID:
+        raise ValueError("no attempt has this id")
+    return AttemptHandle(id=attempt, token=str(document["token"])), replace(result, raw=outputs)

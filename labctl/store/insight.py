@@ -131,6 +131,11 @@ class Insight(Room):
             lab=lab,
         )
 
+    def has_attempt(self, attempt_id: int) -> bool:
+        """Whether this store ever had an attempt of this id."""
+        with self._db.reading() as db:
+            return db.execute(select(attempts.c.id).where(attempts.c.id == attempt_id)).first() is not None
+
     def knows_attempt(self, campaign_id: int, attempt_id: int) -> bool:
         """Whether a campaign of this store ever had this attempt."""
         mine = attempts.c.id == attempt_id, attempts.c.campaign_id == campaign_id

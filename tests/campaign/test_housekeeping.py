@@ -352,6 +352,27 @@ def test_results_of_another_store_and_of_nobody_are_left_alone(store: Store, tmp
     assert store.run_counts(1)["active"] == 1
 
 
+def test_no_stray_file_stops_a_service_or_keeps_a_result_from_being_taken_up(store: Store, tmp_path: Path) -> None:
+    handle, directory = claimed(store), tmp_path / "unstored"
+    stray = unstored.keep(directory, store.identity, AttemptHandle(id=77, token="0" * 32), a_result())
+    whole = json.loads(stray.read_bytes())
+    for number, content in enumerate(
+        [b"", b"null", b"[]", b"\xff\xfe", b"[" * 100_000, stray.read_bytes()[:-9]]
+        + [json.dumps(whole | change).encode() for change in (
+            {"attempt": 10**30}, {"attempt": -1}, {"attempt": None}, {"raw": [["name"]]}, {"raw": [["name", "!"]]},
+            {"raw": [[1, ""]]}, {"result": {}}, {"result": None},
+        )]
+    ):  # fmt: skip
+        (directory / f"attempt-00{number}.json").write_bytes(content)
+    (directory / "attempt-00.json").mkdir()
+    unstored.keep(directory, store.identity, handle, a_result())
+    for accepted in (1, 0):
+        assert housekeeping.take_up(store) == accepted
+    assert list(directory.glob("*.json")) == []
+    assert len(list(directory.glob("*.unreadable"))) == 16
+    assert store.run_counts(1)[Outcome.OK] == 1
+
+
 def test_a_look_takes_up_what_is_there_at_once(store: Store, tmp_path: Path) -> None:
     house = Housekeeping(store, tmp_path, reserve=NONE)
     house.look()
