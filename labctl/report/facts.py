@@ -10,6 +10,8 @@ from labctl.model.result import CampaignRecord, Fact
 
 LONGEST = 200
 """Facts with longer values (whole documents) stay with the raw output and are not shown."""
+PLACEMENT = "placement.host"
+"""The fact that says on which host a VM was."""
 FEW = 6
 """So many different values of a fact are listed one by one."""
 
@@ -20,6 +22,7 @@ class Spread(StrEnum):
     SAME = "the same in all runs"
     BY_CELL = "follows the cell"
     """Every cell has one value in all its runs: the factors explain the difference."""
+    PLACED = "where the VMs were; a cell's runs are spread over hosts on purpose"
     MEASURED = "measured anew each time"
     """Numbers such as load, or names that every run has of its own."""
     DIFFERS = "differs between runs of one cell"
@@ -82,7 +85,7 @@ def _row(subject: str, name: str, when: str, by_run: dict[int, tuple[str, Fact]]
         subject=subject,
         name=name,
         when=when,
-        spread=_spread(by_run, len(runs)),
+        spread=_spread(name, by_run, len(runs)),
         values=values[:FEW],
         distinct=len(runs),
         lowest=min(numbers) if numbers else None,
@@ -90,7 +93,7 @@ def _row(subject: str, name: str, when: str, by_run: dict[int, tuple[str, Fact]]
     )
 
 
-def _spread(by_run: dict[int, tuple[str, Fact]], distinct: int) -> Spread:
+def _spread(name: str, by_run: dict[int, tuple[str, Fact]], distinct: int) -> Spread:
     if distinct == 1:
         return Spread.SAME
     by_cell: dict[str, set[Fact]] = defaultdict(set)
@@ -99,6 +102,8 @@ def _spread(by_run: dict[int, tuple[str, Fact]], distinct: int) -> Spread:
     repeated = len(by_run) > len(by_cell)
     if repeated and all(len(values) == 1 for values in by_cell.values()):
         return Spread.BY_CELL
+    if name == PLACEMENT:
+        return Spread.PLACED
     values = [value for _, value in by_run.values()]
     if all(isinstance(value, float) for value in values) or (distinct > 0.5 * len(values) and distinct > 2):
         return Spread.MEASURED

@@ -111,7 +111,7 @@ def _timeline_panels(report: Report) -> list[TimelinePanel]:
 
 
 def _facts(report: Report) -> list[tuple[Spread, list[FactRow]]]:
-    order = (Spread.DIFFERS, Spread.SAME, Spread.BY_CELL, Spread.MEASURED)
+    order = (Spread.DIFFERS, Spread.SAME, Spread.BY_CELL, Spread.PLACED, Spread.MEASURED)
     return [(spread, rows) for spread in order if (rows := [row for row in report.facts if row.spread is spread])]
 
 

@@ -180,14 +180,14 @@ def test_warnings_of_attempts_become_flags() -> None:
     assert (flag.kind, flag.what, flag.runs) == ("warning", "The host was busy.", (1,))
 
 
-def _record_with_facts(*facts: tuple[str, str, Fact]) -> CampaignRecord:
-    """Runs, each of a cell (virtio or igb) with one fact `kernel` of host a before and after."""
+def _record_with_facts(*facts: tuple[str, str, Fact], name: str = "kernel") -> CampaignRecord:
+    """Runs, each of a cell (virtio or igb) with one fact of host a before and after."""
     record = _two_cells([], [])
     ids = {str(cell.levels["nic_model"]): cell.id for cell in record.cells}
     runs = []
     for i, (model, when, value) in enumerate(facts):
         levels: dict[str, Level] = {"scenario": "same-host", "nic_model": model}
-        found = (FactSet(subject="host:a", when=when, facts={"kernel": value}),)
+        found = (FactSet(subject="host:a", when=when, facts={name: value}),)
         result = replace(ok_result(random.Random(1), levels), facts=found)
         runs.append(RunRecord(id=i, cell=ids[model], replicate=i, state=RunState.DONE, sequence=i, result=result))
     return replace(record, runs=tuple(runs))
@@ -202,6 +202,13 @@ def test_facts_that_differ_between_runs_of_one_cell_stand_out() -> None:
     assert spread(("virtio", "6.1"), ("virtio", "6.1"), ("igb", "6.5"), ("igb", "6.5")) is Spread.BY_CELL
     assert spread(("virtio", "6.1"), ("virtio", "6.5"), ("igb", "6.1"), ("igb", "6.1")) is Spread.DIFFERS
     assert spread(("virtio", 0.31), ("virtio", 0.52), ("igb", 0.44), ("igb", 0.47)) is Spread.MEASURED
+
+
+def test_hosts_that_a_cell_is_spread_over_on_purpose_are_no_fact_that_differs() -> None:
+    placed = [("virtio", "before", host) for host in ("h1", "h2", "h1", "h2")]
+    (row,) = facts_of(_record_with_facts(*placed, name="placement.host"))
+    assert row.spread is Spread.PLACED
+    assert [(value.value, value.runs) for value in row.values] == [("h1", 2), ("h2", 2)]
 
 
 def test_facts_equal_before_and_after_are_one_row() -> None:
