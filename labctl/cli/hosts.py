@@ -13,6 +13,7 @@ from labctl import clock
 from labctl.campaign.hosts import HostLine, host_lines, release_host, take_host_out
 from labctl.cli.main import Context
 from labctl.cli.options import json_option, opened_store
+from labctl.cli.standing import doing
 from labctl.cli.words import duration, moment, stamp
 from labctl.model.outcome import HostState
 from labctl.report.console import terminal_console
@@ -126,7 +127,7 @@ def _doing(line: HostLine) -> str:
     if attempt is None:
         return f"being cleaned after attempt {line.lease.attempt_id}"
     seconds = clock.now() - (attempt.claimed or attempt.created)
-    return f"{attempt.cell.key}, {attempt.phase or attempt.state}, {duration(seconds)}"
+    return f"{attempt.cell.key}, {doing(attempt)}, {duration(seconds)}"
 
 
 def _why(line: HostLine) -> str:

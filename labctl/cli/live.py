@@ -14,7 +14,7 @@ from rich.text import Text
 
 from labctl.campaign.progress import Progress
 from labctl.campaign.view import View
-from labctl.cli.standing import activity, bad_host, beside, rate, times_left
+from labctl.cli.standing import activity, bad_host, beside, doing, rate, times_left
 from labctl.cli.words import counts, span
 from labctl.model.outcome import CampaignState
 from labctl.store import CampaignHead
@@ -56,7 +56,7 @@ class LiveView(View):
 
         `unserved` says why nothing would become of its runs, `workers` what each of those that serve it does.
         """
-        said = tuple(sentence for sentence in (*_obstacles(now), unserved) if sentence)
+        said = tuple(sentence for sentence in (*_obstacles(now, served=not unserved), unserved) if sentence)
         with suppress(OSError):  # a terminal that is gone shows nothing, and is no reason to stop
             if self._live:
                 self._live.update(self._picture(now, said, workers), refresh=True)
@@ -89,7 +89,7 @@ class LiveView(View):
 def _line(now: Progress, said: tuple[str, ...]) -> str:
     parts = [f"{_state(now)}{now.done}/{now.total} runs, {counts(now.counts)}", rate(now), times_left(now)]
     if now.active:
-        named = [f"{item.cell.key} ({item.phase or item.state})" for item in now.active[:_NAMED]]
+        named = [f"{item.cell.key} ({doing(item)})" for item in now.active[:_NAMED]]
         more = [f"{len(now.active) - _NAMED} more"] if len(now.active) > _NAMED else []
         parts.append("now: " + ", ".join([*named, *more]))
     return "; ".join(part for part in (*parts, *said) if part)
@@ -110,12 +110,13 @@ def _activity(now: Progress, *, rows: int) -> Table:
     return table
 
 
-def _obstacles(now: Progress) -> tuple[str, ...]:
-    """What keeps the campaign, or some of the lab's hosts, from going on."""
+def _obstacles(now: Progress, *, served: bool) -> tuple[str, ...]:
+    """What keeps the campaign, or some of the lab's hosts, from going on. What it waited for last is old when nobody serves
+    it."""
     found = []
     if now.state is not CampaignState.ACTIVE:
         found.append(now.head.why)
-    elif now.head.hold:
+    elif now.head.hold and served:
         found.append(f"waiting: {now.head.hold}")
     if not now.state.ended:
         found += [beside(now), *(bad_host(record) for record in now.bad_hosts)]

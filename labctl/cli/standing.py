@@ -6,7 +6,7 @@ from typing import Any
 
 from labctl.campaign.progress import Left, Progress
 from labctl.cli.words import between, durations, listed, many, moment, stamp
-from labctl.model.outcome import CampaignState, Outcome
+from labctl.model.outcome import AttemptState, CampaignState, Outcome
 from labctl.store import ActiveAttempt, CampaignLine, HostRecord, Store
 
 EXIT_OK, EXIT_FAILED_RUNS = 0, 1
@@ -76,7 +76,12 @@ def bad_host(record: HostRecord) -> str:
 def activity(item: ActiveAttempt, at: float) -> tuple[str, ...]:
     """An attempt in progress in words: hosts, cell, which one, phase, for how long."""
     which = f"replicate {item.replicate}" + (f", attempt {item.number}" if item.number > 1 else "")
-    return "+".join(item.hosts), item.cell.key, which, item.phase or item.state.value, f"{_seconds(item, at):.0f} s"
+    return "+".join(item.hosts), item.cell.key, which, doing(item), f"{_seconds(item, at):.0f} s"
+
+
+def doing(item: ActiveAttempt) -> str:
+    """What an attempt in progress does, in words: its phase, or that it has none yet."""
+    return item.phase or ("waits for a slot" if item.state is AttemptState.SENT else "begins")
 
 
 def line_facts(line: CampaignLine) -> dict[str, Any]:

@@ -81,6 +81,17 @@ def test_what_people_wrote_is_shown_as_they_wrote_it(terminal: Terminal) -> None
 # One campaign
 
 
+def test_an_attempt_without_a_phase_waits_for_a_slot_or_begins(terminal: Terminal) -> None:
+    campaign = terminal.submitted()
+    terminal.begin(campaign, "a", claimed=False)
+    terminal.begin(campaign, "b")
+    for command in (("status", campaign), ("hosts",)):
+        said = terminal.said(*command)
+        assert "waits for a slot" in said
+        assert "begins" in said
+        assert "claimed" not in said
+
+
 def test_all_of_one_campaign(terminal: Terminal) -> None:
     campaign, other = terminal.submitted(priority=2), terminal.submitted(name="other")
     for _ in range(2):
