@@ -65,10 +65,11 @@ class Served:
         return Wanted(queues=queues or (NO_QUEUE,), slots=slots)
 
     def _at_work(self) -> set[int]:
-        """Campaigns with something to do: runs to start, or attempts to end and to clean up after."""
+        """Campaigns with something to do: runs to start, or attempts to end and to clean up after, or VMs to remove."""
         if self._serving.only is not None:
             return {self._serving.only}
-        return {queued.id for queued in self._store.queue()} | {line.campaign_id for line in self._store.leases()}
+        busy = {line.campaign_id for line in self._store.leases()} | {vm.campaign_id for vm in self._store.live_vms()}
+        return {queued.id for queued in self._store.queue()} | busy
 
     def _meet(self, lab: Lab) -> None:
         _, known = self._labs.get(lab.name, ("", 0))

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.campaign import commands
+from labctl.campaign import commands, liveness
 from labctl.model.outcome import CampaignState, Outcome
+from labctl.store import WORKER_LOST
 from tests.campaign.post import Post, a_post
 from tests.desk import until
 from tests.redis_server import RedisServer, a_redis, free_port
@@ -144,6 +145,23 @@ def test_vms_kept_for_reuse_are_removed_when_nobody_goes_on(post: Post) -> None:
     assert post.leftovers() == []
     post.serve()
     post.done(campaign, ok=3)
+
+
+def test_vms_kept_for_reuse_of_a_campaign_that_ended_while_nobody_served_it_are_removed(post: Post) -> None:
+    post.serve()
+    campaign = post.submit(runs=9, seconds=1, reuse=True, lab=post.lab_of("a"))
+    until("a VM is parked", lambda: [vm for vm in post.store.live_vms() if vm.state == "parked"])
+    post.kill_all()
+    commands.cancel(post.store, campaign)
+    # No attempt is left that would make a new service know of the lab.
+    liveness.withdraw(post.store, [item.id for item in post.store.active_attempts() if item.state == "sent"])
+    for item in post.store.active_attempts():
+        post.store.lose_attempts([item.id], WORKER_LOST)
+        post.store.cleaned(item.id, again=True)
+    assert post.store.live_vms()
+    assert post.store.leases() == ()
+    post.start("worker")
+    until("they are removed", lambda: not post.store.live_vms())
 
 
 def test_a_killed_service_takes_everything_with_it_and_a_new_one_goes_on(post: Post) -> None:
