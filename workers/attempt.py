@@ -86,6 +86,7 @@ class Attempt:
     def _work(self) -> None:
         journal, order = self._journal, self._order
         with journal.phase("place"):
+            self._check_path()
             placed = place(self._claimed, self._machines, self._store, self._guard)
         with journal.phase("verify"):
             self._verify(placed)
@@ -115,6 +116,23 @@ class Attempt:
         with journal.phase("collect"):
             self._collect(placed)
 
+    # Place
+
+    def _check_path(self) -> None:
+        """Whether the VM that is to migrate could: asked before anything is made."""
+        if self._order.migration is None:
+            return
+        source, destination = self._migration_path()
+        why = self._machines.driver(source).check_migration(source, destination)
+        if why:
+            raise LabError(
+                f"A VM can't be migrated from {source} to {destination}.",
+                kind="migration-impossible",
+                why=why,
+                todo="Mend the path, or take the pair out of `migration` in the lab file.",
+                host=destination,
+            )
+
     # Settle
 
     def _settle(self, placed: Placed) -> str:
@@ -142,17 +160,6 @@ class Attempt:
         for host in dict.fromkeys(name for name in self._order.placement.hosts if name in self._machines.lab.hosts):
             if self._order.vm is not None:
                 self._fact(f"host:{host}", "before", self._machines.driver(host).host_facts(host))
-        if self._order.migration is not None:
-            source, destination = self._migration_path()
-            why = self._machines.driver(source).check_migration(source, destination)
-            if why:
-                raise LabError(
-                    f"A VM can't be migrated from {source} to {destination}.",
-                    kind="migration-impossible",
-                    why=why,
-                    todo="Mend the path, or take the pair out of `migration` in the lab file.",
-                    host=destination,
-                )
 
     def _check_company(self) -> None:
         """Look for VMs that are not this attempt's on its physical machines. What others of this store left there is
@@ -293,6 +300,7 @@ class Attempt:
                 error=f"{outcome.error_kind}: {outcome.error}" if outcome.error_kind else "",
                 total_ms=outcome.total_ms,
                 downtime_ms=outcome.downtime_ms,
+                no_downtime=outcome.no_downtime,
                 setup_ms=outcome.setup_ms,
                 bytes_moved=outcome.bytes_moved,
                 iterations=outcome.iterations,

@@ -77,6 +77,8 @@ class MigrationResult:
     error: str = ""
     total_ms: int | None = None
     downtime_ms: int | None = None
+    no_downtime: str = ""
+    """Why a migration that completed has no `downtime_ms`."""
     setup_ms: int | None = None
     bytes_moved: int | None = None
     iterations: int | None = None

@@ -164,6 +164,13 @@ def test_faults_become_the_outcomes_that_they_are_on_real_hosts(
     assert len(vms_left(lab)) == (2 if lost else 0), "what can't be destroyed stays, all else is gone"
 
 
+def test_l4_hosts_are_compared_before_anything_is_made(store: Store, conductor: Conductor, tmp_path: Path) -> None:
+    lab = a_simulated_lab(tmp_path / "world", faults=[Fault(kind=FaultKind.FAIL, operation="check_migration")])
+    result = conducted(conductor, lambda: attempt(store, lab, one_cell(Scenario.DURING_MIGRATION)))
+    assert (result.detail.outcome, result.detail.phase) == (Outcome.LAB_ERROR, "place"), result.detail
+    assert conductor.moment < 1, "no VM was booted"
+
+
 def test_a_cancelled_attempt_ends_in_mid_transfer_and_leaves_nothing(
     store: Store, conductor: Conductor, tmp_path: Path
 ) -> None:

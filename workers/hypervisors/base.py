@@ -84,6 +84,8 @@ class MigrationOutcome:
     """`deadline`, `refused` (before it began), `failed` (on the way), `unreachable`, `cancelled`; empty: completed."""
     total_ms: int | None = None
     downtime_ms: int | None = None
+    no_downtime: str = ""
+    """Why a migration that completed has no `downtime_ms`."""
     setup_ms: int | None = None
     bytes_moved: int | None = None
     iterations: int | None = None

@@ -18,7 +18,7 @@ from workers.channels.qemu_agent import QemuAgentChannel
 from workers.channels.ssh import SshChannel
 from workers.guard import Deadline, Guard
 from workers.hypervisors.base import NAME_PREFIX, HostLoad, MigrationOutcome, OwnedVm, OwnershipMark, Vm, VmRequest
-from workers.hypervisors.kvm import facts, load, migration, storage
+from workers.hypervisors.kvm import facts, load, migration, paths, storage
 from workers.hypervisors.kvm import vm as vms
 from workers.hypervisors.kvm.agent import LibvirtAgent
 from workers.hypervisors.kvm.connection import Connections, lab_error
@@ -91,7 +91,7 @@ class KvmDriver:
     ) -> MigrationOutcome:
         """Move a running VM; see `VmDriver.migrate`. Bandwidth limits are rounded to whole MiB/s, at least 1."""
         source = self._require_place(vm)
-        reason = migration.check_inventory(self._lab, source, destination)
+        reason = paths.check_inventory(self._lab, source, destination)
         if reason:
             return migration.not_started("refused", reason)
         self._places[vm.uuid] = tuple(dict.fromkeys((destination, *self._candidates(vm))))
@@ -142,7 +142,9 @@ class KvmDriver:
 
     def check_migration(self, source: str, destination: str) -> str:
         """Why a VM can't be migrated between two hosts, in a sentence; empty when nothing speaks against it."""
-        return migration.check(self._connections, self._lab, source, destination)
+        access = self._connections.host(source).ssh
+        shell = self._host_channel(source, access) if access is not None else None
+        return paths.check(self._connections, self._lab, source, destination, shell=shell)
 
     def close(self) -> None:
         """Close the connections of this process."""

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import libvirt
 
 from labctl.errors import LabError
-from labctl.model.lab import Host, Lab
+from labctl.model.lab import Host
 from labctl.model.order import MigrationOrder
 from labctl.model.result import MigrationSample
 from workers.guard import Deadline, Guard
@@ -24,7 +25,6 @@ from workers.hypervisors.base import MigrationOutcome, Vm
 from workers.hypervisors.kvm import vm as vms
 from workers.hypervisors.kvm.connection import CALL_SECONDS, CallTimeout, Connections, bounded, is_dead, said
 from workers.hypervisors.kvm.definition import read_domain
-from workers.hypervisors.kvm.facts import host_uuid
 
 SAMPLE_SECONDS = 0.2
 """Time between two looks at the progress. Each costs one call to libvirt and one to QEMU."""
@@ -49,33 +49,55 @@ _REFUSALS = (
 )
 
 
-def check(connections: Connections, lab: Lab, source: str, destination: str) -> str:
-    """Why a VM can't be migrated between two hosts; empty when nothing speaks against it.
+def flags_of(order: MigrationOrder) -> int:
+    """libvirt's flags of a migration as it was ordered.
 
-    Raises `LabError` when one of the two can't be asked.
+    Three are never set: PEER2PEER, which goes on without an owner when its worker dies; PERSIST_DEST, which leaves a
+    definition from which the VM could be started a second time; and UNSAFE, which permits what damages local disks.
     """
-    reason = check_inventory(lab, source, destination)
-    if reason:
-        return reason
-    there, here = (_identity(connections, name) for name in (destination, source))
-    if there["uuid"] == here["uuid"]:
-        return (
-            f"Hosts {source} and {destination} have the same host UUID, so libvirt takes them for one: set host_uuid."
-        )
-    if there["qemu"] < here["qemu"]:
-        return f"Host {destination} has an older QEMU than host {source}."
-    return ""
+    flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
+    if order.auto_converge:
+        flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
+    if order.post_copy:
+        flags |= libvirt.VIR_MIGRATE_POSTCOPY
+    return int(flags)
 
 
-def check_inventory(lab: Lab, source: str, destination: str) -> str:
-    """The part of `check` that the lab file answers."""
-    if source == destination:
-        return f"Source and destination are the same host, {source}."
-    if (source, destination) not in lab.migration_pairs:
-        return f"The lab has no migration path from host {source} to host {destination}."
-    if lab.hosts[destination].migration_address is None:
-        return f"Host {destination} has no migration address in the lab file."
-    return ""
+def parameters_of(order: MigrationOrder, destination: Host) -> dict[str, Any]:
+    """libvirt's parameters of a migration: the lab file's address of the destination, never one that libvirt finds.
+
+    The bandwidth is in MiB/s there, so the order's bit/s are rounded to whole ones, at least 1.
+    """
+    parameters: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{destination.migration_address}"}
+    if order.bandwidth is not None:
+        parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = max(1, round(order.bandwidth / 8 / 2**20))
+    return parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastWord:
+    """What libvirt states of a finished migration, who stated it, and why it has no downtime (empty: it has)."""
+
+    stats: Mapping[str, Any]
+    source: str
+    no_downtime: str = ""
+
+
+def last_word(there: Mapping[str, Any], told: Mapping[str, Any] | None) -> LastWord:
+    """Of two statements the one with a downtime: the destination's of the completed job, else the source's event.
+
+    The destination's downtime covers the hand-over to its end. It forgets it with a restart of libvirtd, and after
+    post-copy it never knew; a transient domain is gone from the source, whose last word is the event (None: none came).
+    """
+    if libvirt.VIR_DOMAIN_JOB_DOWNTIME in there:
+        return LastWord(stats=there, source="libvirt jobStats of the completed job on the destination")
+    if told is None:
+        why = "the destination doesn't know it (any more), and no event of its end came from the source"
+        return LastWord(stats={}, source="", no_downtime=why)
+    source = "libvirt job-completed event of the source"
+    if libvirt.VIR_DOMAIN_JOB_DOWNTIME in told:
+        return LastWord(stats=told, source=source)
+    return LastWord(stats=told, source=source, no_downtime="neither side's libvirt states one")
 
 
 def not_started(kind: str, error: str) -> MigrationOutcome:
@@ -173,26 +195,11 @@ class Migration:
 
     def _move(self, domain: libvirt.virDomain, there: libvirt.virConnect) -> None:
         try:
-            domain.migrate3(there, self._parameters(), self._flags())
+            domain.migrate3(there, parameters_of(self._order, self._destination), flags_of(self._order))
         except Exception as error:
             self._error = error
         finally:
             self._done.set()
-
-    def _parameters(self) -> dict[str, Any]:
-        """The bandwidth is libvirt's: MiB/s, so the order's bit/s are rounded to whole ones, at least 1."""
-        parameters: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{self._destination.migration_address}"}
-        if self._order.bandwidth is not None:
-            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = max(1, round(self._order.bandwidth / 8 / 2**20))
-        return parameters
-
-    def _flags(self) -> int:
-        flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
-        if self._order.auto_converge:
-            flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
-        if self._order.post_copy:
-            flags |= libvirt.VIR_MIGRATE_POSTCOPY
-        return int(flags)
 
     def _watch(self, on_sample: Callable[[MigrationSample], None] | None) -> str:
         """Wait for the end. Returns why it was aborted (`deadline`, `cancelled`); empty when it was not."""
@@ -259,38 +266,32 @@ class Migration:
         self._told_event.set()
 
     def _completed(self, started: float, ended: float) -> MigrationOutcome:
-        stats, source = self._statistics()
+        word = self._last_word()
         return MigrationOutcome(
             completed=True,
             started=started,
             ended=ended,
-            total_ms=stats.get(libvirt.VIR_DOMAIN_JOB_TIME_ELAPSED),
-            downtime_ms=stats.get(libvirt.VIR_DOMAIN_JOB_DOWNTIME),
-            setup_ms=stats.get(libvirt.VIR_DOMAIN_JOB_SETUP_TIME),
-            bytes_moved=stats.get(libvirt.VIR_DOMAIN_JOB_DATA_PROCESSED),
-            iterations=stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_ITERATION),
-            stats_source=source,
+            total_ms=word.stats.get(libvirt.VIR_DOMAIN_JOB_TIME_ELAPSED),
+            downtime_ms=word.stats.get(libvirt.VIR_DOMAIN_JOB_DOWNTIME),
+            no_downtime=word.no_downtime,
+            setup_ms=word.stats.get(libvirt.VIR_DOMAIN_JOB_SETUP_TIME),
+            bytes_moved=word.stats.get(libvirt.VIR_DOMAIN_JOB_DATA_PROCESSED),
+            iterations=word.stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_ITERATION),
+            stats_source=word.source,
             samples=tuple(self._samples),
         )
 
-    def _statistics(self) -> tuple[Mapping[str, Any], str]:
-        """The finished job's statistics and who gave them: the destination, else the source's event.
-
-        The destination's downtime covers the hand-over to its end. It forgets it with a restart of libvirtd, and after
-        post-copy it never knew; a transient domain is gone from the source, whose last word is the event.
-        """
+    def _last_word(self) -> LastWord:
+        """What libvirt states of the finished job; the event is waited for only when the destination doesn't know."""
         flags = libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED
         try:
-            stats = self._connections.read(
+            there = self._connections.read(
                 self._destination.name, lambda c: c.lookupByUUIDString(self._vm.uuid).jobStats(flags)
             )
         except (LabError, libvirt.libvirtError):
-            stats = {}
-        if libvirt.VIR_DOMAIN_JOB_DOWNTIME in stats:
-            return stats, "libvirt jobStats of the completed job on the destination"
-        if self._told_event.wait(1.0):
-            return self._told, "libvirt job-completed event of the source"
-        return {}, ""
+            there = {}
+        known = libvirt.VIR_DOMAIN_JOB_DOWNTIME in there
+        return last_word(there, self._told if not known and self._told_event.wait(1.0) else None)
 
     def _failed(self, started: float, interruption: str, *, lost: bool) -> MigrationOutcome:
         """Bring both sides into order, then say what happened; a VM that got there after all has been moved."""
@@ -352,10 +353,6 @@ class Migration:
                 vms.unpause(self._connections, here.host, self._vm.uuid)
         except LabError:
             return  # the loop looks again and says in the end what is not in order
-
-
-def _identity(connections: Connections, host: str) -> Mapping[str, Any]:
-    return connections.read(host, lambda c: {"uuid": host_uuid(c), "qemu": c.getVersion()})
 
 
 def _deregister(connection: libvirt.virConnect, listener: int) -> None:
