@@ -11,7 +11,7 @@ from labctl.model.campaign import Campaign, NotQuiet, Order, QuietWait, Timeouts
 from labctl.spec.fields import Budget, Duration, Name, Pause, Share, Strict, Switch, Text, as_list, complaint
 from labctl.spec.levels import CellField, Factors, ScenarioList, SelectionField, Settings
 from labctl.spec.references import NewsAddress
-from labctl.spec.window_fields import Date, Hours, WindowField, Zone
+from labctl.spec.window_fields import Date, Hours, WindowEntry, Zone
 
 MOST_REPEATS = 100_000
 """Runs of a cell."""
@@ -117,7 +117,9 @@ class CampaignFile(Strict):
     seed: int = Field(default=1, ge=0, lt=2**63, description="seed of the order")
     priority: int = Field(default=0, ge=-100, le=100, description="campaigns with a higher one get hosts first")
     window: Hours | None = Field(default=None, description="when runs may run, on every day; needs `zone`")
-    windows: list[WindowField] = Field(default=[], description="when runs may run, by days of the week; needs `zone`")
+    windows: Annotated[list[WindowEntry], BeforeValidator(as_list)] = Field(
+        default=[], description="when runs may run, by days of the week or on every day; needs `zone`"
+    )
     zone: Zone | None = Field(default=None, description="time zone of the windows, such as Europe/Dublin")
     blackout: Dates = Field(default=[], description="dates on which nothing runs, from midnight to midnight")
     until: Date | None = Field(default=None, description="the last date on which anything runs")

@@ -114,3 +114,19 @@ class WindowField(Strict):
 
     days: Days = Field(default=list(Day), description="days on which the window opens; default: every day")
     time: Hours = Field(description="when it opens and closes, in the campaign's zone")
+
+
+def _with_days(value: object) -> object:
+    """A text such as `22:00-06:00` as the window of every day; a mapping as it is."""
+    if isinstance(value, dict):
+        return value
+    try:
+        parse_hours(value)
+    except BadValue as bad:
+        allowed = f"{_HOURS}; or {{days: [fri], time: 20:00-24:00}}"
+        raise complaint(bad.message, allowed=allowed, nearest=bad.nearest) from bad
+    return {"time": value}
+
+
+WindowEntry = Annotated[WindowField, BeforeValidator(_with_days, json_schema_input_type=Hours | WindowField)]
+"""A window as an entry of a list: with its days, or as its times alone."""

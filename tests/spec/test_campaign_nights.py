@@ -17,6 +17,7 @@ from labctl.model.window import DAY, Day, Windows, WindowTime
 from labctl.spec.campaign import load_campaign, parse_campaign, with_window
 
 NIGHT = WindowTime(start=22 * 60, end=6 * 60)
+SUNDAY = WindowTime(start=10 * 60, end=12 * 60, days=frozenset({Day.SUN}))
 
 FULL = """\
 campaign: nights
@@ -109,6 +110,20 @@ def test_s1_a_window_is_read_the_same_with_and_without_quotes(written: str, expe
     assert campaign.windows == Windows(zone="UTC", times=(expected,))
 
 
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("[22:00-06:00]", (NIGHT,)),
+        ("22:00-06:00", (NIGHT,)),
+        ("{time: 22:00-06:00}", (NIGHT,)),
+        ('["22:00 - 06:00", {days: [sun], time: 10:00-12:00}]', (NIGHT, SUNDAY)),
+    ],
+)
+def test_windows_of_every_day_are_written_as_their_times(written: str, expected: tuple[WindowTime, ...]) -> None:
+    campaign = parse_campaign(f"{SHORT}windows: {written}\nzone: UTC\n")
+    assert campaign.windows == Windows(zone="UTC", times=expected)
+
+
 def test_dates_alone_leave_all_other_days_open() -> None:
     campaign = parse_campaign(SHORT + "zone: UTC\nuntil: 2026-12-20\n")
     assert campaign.windows == Windows(zone="UTC", times=(WindowTime(start=0, end=DAY),), until=date(2026, 12, 20))
@@ -133,6 +148,9 @@ def test_dates_alone_leave_all_other_days_open() -> None:
         ("20:00-24:00", "¦20-24", "windows[1].time", "20-24", ""),
         ("20:00-24:00", "¦1200", "windows[1].time", "1200", ""),
         ("20:00-24:00", "¦[20:00]", "windows[1].time", "[20:00]", ""),
+        ("{days: [fri], time: 20:00-24:00}", "¦20:00", "windows[1]", "20:00", ""),
+        ("{days: [fri], time: 20:00-24:00}", "¦20:00-20:00", "windows[1]", "20:00-20:00", "00:00-24:00"),
+        ("{days: [fri], time: 20:00-24:00}", "¦[20:00-24:00]", "windows[1]", "[20:00-24:00]", ""),
         ("[2026-12-24, 2026-12-25]", "[2026-12-24, ¦2026-12-32]", "blackout[1]", "2026-12-32", ""),
         ("[2026-12-24, 2026-12-25]", "¦24.12.2026", "blackout", "24.12.2026", ""),
         ("[2026-12-24, 2026-12-25]", "¦[2026-12-24, 2026-12-24]", "blackout", "[2026-12-24, 2026-12-24]", ""),

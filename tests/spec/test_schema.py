@@ -59,6 +59,7 @@ def test_the_files_that_come_along_fit_their_schema(kind: str) -> None:
         "campaign: x\nrepeats: 0.5\n",
         "campaign: x\nwindows: [{day: mon, time: 22:00-06:00}]\n",
         "campaign: x\nwindows: [{days: [monday], time: 22:00-06:00}]\n",
+        "campaign: x\nwindows: [[22:00-06:00]]\n",
         "campaign: x\nanchor: {cell: {scenario: same-hots}, every: 2}\n",
         "campaign: x\nquiet: {then: stop}\n",
         "campaign: x\npriority: high\n",
@@ -90,7 +91,7 @@ def test_campaigns_and_labs_of_nights_fit_the_schema() -> None:
     texts = {
         "campaign": "campaign: x\nrepeats: {min: 3, max: 10, within: 5%, budget: 4h}\nwindow: 22:00-06:00\nzone: UTC\n"
         "blackout: [2026-12-24]\nquiet: {wait: 0, then: skip}\nback_off: 10s\nnotify: ['env:X']\npriority: -5\n"
-        "anchor: {cell: {scenario: same-host, streams: 1}, every: 20}\nwindows: [{days: [mon], time: 22:00-06:00}]\n",
+        "anchor: {cell: {scenario: same-host, streams: 1}, every: 20}\nwindows: [{days: [mon], time: 22:00-06:00}, 8:00-9:00]\n",
         "lab": "lab: x\nsimulated: {hosts: 8, machines: [box]}\nquiet: {cpu: 20%, load: 0.5, network: 50M, other_vms: 0}\n",
     }
     for kind, rules in (("campaign", campaign), ("lab", lab)):
