@@ -137,19 +137,19 @@ def anchor_position(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = Non
         reason = verdict.reason(index) if index is not None else None
         if index is not None and reason is not None:
             if reason:
-                raise _no_anchor(campaign, anchor, f"in this lab the cell is not applicable: {reason}")
+                raise _no_anchor(campaign, anchor, f"In this lab the cell is not applicable: {reason}.")
             return before + int(np.count_nonzero(verdict.indices(applicable=True) < index))
         before += verdict.applicable
     raise _no_anchor(
-        campaign, anchor, "the campaign has no such cell; an anchor names a level of every factor of a cell"
+        campaign, anchor, "The campaign has no such cell; an anchor names a level of every factor of a cell."
     )
 
 
 def _no_anchor(campaign: Campaign, anchor: Cell, why: str) -> SpecError:
     return SpecError(
-        f"The anchor of the campaign {campaign.name} is not a cell that can be run: {anchor.key}. Nothing was started",
+        f"The anchor of the campaign {campaign.name} is not a cell that can be run: {anchor.key}. Nothing was submitted.",
         why=why,
-        todo="name another cell under `anchor`; `labctl plan` of the campaign without its anchor lists them",
+        todo="Name another cell under `anchor`; `labctl plan` of the campaign without its anchor lists them.",
     )
 
 
@@ -163,17 +163,17 @@ def refuse_oversize(campaign: Campaign, lab: Lab, *, matrix: Matrix | None = Non
             f", and a run of the anchor after every {campaign.anchor.every}" if campaign.anchor is not None else ""
         )
         raise SpecError(
-            f"The campaign {campaign.name} has {most:,} runs; the cap is {campaign.max_runs:,}. Nothing was started",
-            why=f"{counts.applicable:,} applicable cells, each repeated {up_to} times{anchors}",
-            todo=f"name fewer levels, or raise the cap: `limits: {{max_runs: {most}}}` in the campaign file, "
-            f"or --max-runs {most}",
+            f"The campaign {campaign.name} has {most:,} runs; the cap is {campaign.max_runs:,}. Nothing was submitted.",
+            why=f"{counts.applicable:,} applicable cells, each repeated {up_to} times{anchors}.",
+            todo=f"Name fewer levels, or raise the cap: `limits: {{max_runs: {most}}}` in the campaign file, "
+            f"or --max-runs {most}.",
         )
     if counts.applicable == 0:
         reasons = [f"{why} ({number} cells)" for why, number in counts.not_applicable_by_reason.items()]
         raise SpecError(
-            f"The campaign {campaign.name} has no cell that can be run in this lab. Nothing was started",
-            why="; ".join(reasons[:5]) or "every cell is excluded",
-            todo="change the scenarios or factors, or choose another lab",
+            f"The campaign {campaign.name} has no cell that can be run in this lab. Nothing was submitted.",
+            why=f"{'; '.join(reasons[:5])}." if reasons else "Every cell is excluded.",
+            todo="Change the scenarios or factors, or choose another lab.",
         )
     return counts
 
@@ -366,7 +366,7 @@ def _may_share_cells(product: Product, other: Product) -> bool:
 
 def _too_large(size: int) -> SpecError:
     return SpecError(
-        f"The matrix is too large to be planned: one scenario alone has {size:,} combinations",
-        why=f"more than {MAX_COMBINATIONS:,} combinations of levels depend on each other through exclusions and rules",
-        todo="vary fewer settings at once, or split the campaign",
+        f"The matrix is too large to be planned: one scenario alone has {size:,} combinations.",
+        why=f"More than {MAX_COMBINATIONS:,} combinations of levels depend on each other through exclusions and rules.",
+        todo="Vary fewer settings at once, or split the campaign.",
     )

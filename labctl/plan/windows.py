@@ -116,16 +116,16 @@ def refuse_ended_windows(campaign: Campaign, now: float) -> None:
         return
     if windows.until is not None and first_instant(windows.until, DAY, ZoneInfo(windows.zone)) <= now:
         raise SpecError(
-            f"The windows of the campaign {campaign.name} have ended: `until` is {windows.until}. Nothing was started",
-            why=f"in {windows.zone} it is {_local(now, ZoneInfo(windows.zone)):%Y-%m-%d %H:%M} now",
-            todo="name a later date under `until`, or leave it out",
+            f"The windows of the campaign {campaign.name} have ended: `until` is {windows.until}. Nothing was submitted.",
+            why=f"In {windows.zone} it is {_local(now, ZoneInfo(windows.zone)):%Y-%m-%d %H:%M} now.",
+            todo="Name a later date under `until`, or leave it out.",
         )
     dates = ", ".join(str(day) for day in sorted(windows.blackout)[:10])
     raise SpecError(
-        f"The windows of the campaign {campaign.name} never open. Nothing was started",
-        why=f"every date on which they would is under `blackout` ({dates})"
-        + (f" or after `until` ({windows.until})" if windows.until is not None else ""),
-        todo="name fewer dates under `blackout`, or more days or a later `until` for the windows",
+        f"The windows of the campaign {campaign.name} never open. Nothing was submitted.",
+        why=f"Every date on which they would is under `blackout` ({dates})"
+        + (f" or after `until` ({windows.until})." if windows.until is not None else "."),
+        todo="Name fewer dates under `blackout`, or more days or a later `until` for the windows.",
     )
 
 
@@ -138,10 +138,10 @@ def refuse_too_short(campaign: Campaign, lab: Lab, *, now: float | None = None, 
         return
     zone = ZoneInfo(campaign.windows.zone) if campaign.windows is not None else None
     raise SpecError(
-        f"The windows of the campaign {campaign.name} are shorter than one of its runs. Nothing was started",
-        why=f"a run takes about {needed / 60:,.1f} min, and the longest opening of the coming year lasts "
-        f"{opening.seconds / 60:,.1f} min (from {datetime.fromtimestamp(opening.start, zone):%a %Y-%m-%d %H:%M})",
-        todo="ask for shorter or fewer transfers in a run, or for longer windows; windows that touch count as one",
+        f"The windows of the campaign {campaign.name} are shorter than one of its runs. Nothing was submitted.",
+        why=f"A run takes about {needed / 60:,.1f} min, and the longest opening of the coming year lasts "
+        f"{opening.seconds / 60:,.1f} min (from {datetime.fromtimestamp(opening.start, zone):%a %Y-%m-%d %H:%M}).",
+        todo="Ask for shorter or fewer transfers in a run, or for longer windows; windows that touch count as one.",
     )
 
 

@@ -108,8 +108,10 @@ def test_the_cap_names_the_count_and_how_to_raise_it() -> None:
 
 def test_a_campaign_without_an_applicable_cell_is_refused_with_the_reasons() -> None:
     campaign = parse_campaign("campaign: x\nscenarios: during-migration\nfactors: {nic_model: [vt-d, sr-iov]}\n")
-    with pytest.raises(SpecError, match="can't be migrated"):
+    with pytest.raises(SpecError, match="can't be migrated") as caught:
         refuse_oversize(campaign, LAB)
+    assert "Nothing was submitted.\nWhy: " in str(caught.value)
+    assert all(line.endswith(".") for line in str(caught.value).splitlines())
 
 
 def test_a_matrix_that_can_not_be_counted_is_refused_not_tried() -> None:
