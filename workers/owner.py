@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
+from labctl.campaign.processes import has_died
 from labctl.campaign.worker_files import OWNER_VARIABLE, files_of_this_worker
 
 
 def owner_lives() -> bool:
-    """Whether the service that started this worker still runs; true for workers that nobody owns."""
-    owner = os.environ.get(OWNER_VARIABLE)
-    return not owner or _state(owner) not in ("", "Z", "X")
+    """Whether the service that started this worker still runs; true for workers that nobody owns, and while it can't be
+    told."""
+    return not has_died(os.environ.get(OWNER_VARIABLE, ""))
 
 
 def owner_wants_an_end() -> bool:
@@ -37,11 +37,3 @@ def refuse_to_work(why: str) -> None:
     if files is not None:
         files.refuse(why)
         os.kill(os.getppid(), signal.SIGTERM)
-
-
-def _state(pid: str) -> str:
-    """The state of a process as proc(5) has it, `Z` being one that is dead and not yet reaped; empty without one."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""

@@ -37,20 +37,20 @@ def this_process() -> str:
 
 def process_name(pid: int) -> str:
     """The name of a process of this machine."""
-    return f"{this_machine()}:{pid}:{_start(pid)}"
+    return f"{this_machine()}:{pid}:{_start(pid) or ''}"
 
 
 def has_died(name: str) -> bool:
     """Whether a process is known to have died: it was one of this machine, and its id belongs to nobody or to another one.
 
-    False for processes of other machines: of these nothing can be told from here.
+    False for processes of other machines, of which nothing can be told from here, and for those that can't be looked at.
     """
     machine, _, rest = name.partition(":")
     pid, _, start = rest.partition(":")
-    if machine != this_machine() or not pid.isdigit():
+    if _mark(machine) != _mark(this_machine()) or not pid.isdigit():
         return False
     now = _start(int(pid))
-    return not now or bool(start and now != start)
+    return now is None or bool(start and now and now != start)
 
 
 def pid_of(name: str) -> int | None:
@@ -59,10 +59,31 @@ def pid_of(name: str) -> int | None:
     return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
 
 
-def _start(pid: int) -> str:
-    """When a process was started, in clock ticks; empty when it has died, also when nobody has reaped it yet."""
+def _mark(machine: str) -> str:
+    """What tells a machine from all others: its host name may change while it runs."""
+    return machine.rpartition("-")[2]
+
+
+def _start(pid: int) -> str | None:
+    """When a process was started, in clock ticks. None when it has died, also when nobody has reaped it yet; empty when that
+    can't be told: no file can be opened now, or what /proc shows is restricted."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "" if _is_there(pid) else None
     except OSError:
         return ""
-    return "" if len(fields) < 20 or fields[0] in _DEAD_STATES else fields[19]
+    if len(fields) < 20:
+        return ""
+    return None if fields[0] in _DEAD_STATES else fields[19]
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process has this id, as the kernel itself says: /proc can be mounted so that it hides those of others."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

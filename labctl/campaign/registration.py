@@ -12,7 +12,7 @@ from labctl.campaign.liveness import Stillness
 from labctl.campaign.processes import has_died, process_name, this_machine, this_process
 from labctl.campaign.session import Session
 from labctl.campaign.versions import code_version
-from labctl.campaign.workers import ENGINE, WORKER, campaign_scope
+from labctl.campaign.workers import ENGINE, WORKER, campaign_scope, worker_lines
 from labctl.errors import LabError
 from labctl.store import Store, WorkerRecord
 
@@ -93,10 +93,14 @@ class Registration:
 
 
 def other_engines(store: Store, *, of_all: bool = False) -> bool:
-    """Whether another service than this one starts runs, as far as is known; with `of_all`, those of all campaigns."""
+    """Whether another service than this one starts runs, as far as is known; with `of_all`, those of all campaigns.
+
+    One that has been silent for a minute, which is twelve signs of life, counts as gone. To be wrong with that costs little:
+    a VM is made anew, or a run starts a little later. To wait for one that is gone would leave VMs behind.
+    """
     mine = f"{ENGINE}@{this_process()}"
-    engines = (row for row in store.workers() if row.role == ENGINE and not (of_all and row.queues))
-    return any(row.name != mine and not has_died(row.name.partition("@")[2]) for row in engines)
+    engines = (line for line in worker_lines(store) if line.record.role == ENGINE and line.record.name != mine)
+    return any(line.lives and not (of_all and line.record.queues) for line in engines)
 
 
 def _same(before: WorkerRecord, now: WorkerRecord) -> bool:

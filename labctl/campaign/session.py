@@ -24,6 +24,7 @@ import redis
 
 from labctl.campaign.broker import VARIABLE, Broker, broker_of, check, trouble, waiting
 from labctl.campaign.dispatch import CeleryDispatcher, still_waiting
+from labctl.campaign.processes import this_process
 from labctl.campaign.supervisor import Supervisor, end, group_lives, kill_group, tail
 from labctl.campaign.worker_files import DIRECTORY_VARIABLE, OWNER_VARIABLE, Pulse, Wanted, WorkerFiles
 from labctl.errors import LabError
@@ -330,7 +331,7 @@ def session(
         environment = os.environ | {
             VARIABLE: broker or where.url,
             "LABCTL_STORE": store_url,
-            OWNER_VARIABLE: str(os.getpid()),
+            OWNER_VARIABLE: this_process(),
             "TMPDIR": name,  # what a killed process leaves there goes with the directory
             "PYTHONUNBUFFERED": "1",
         }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OWNER_VARIABLE = "LABCTL_OWNER"
-"""Environment variable with the process id of the service that started a worker."""
+"""Environment variable with the name of the process (`processes.process_name`) of the service that started a worker."""
 DIRECTORY_VARIABLE = "LABCTL_WORKER_DIRECTORY"
 """Environment variable with the directory of the files of this start of the worker."""
 _PULSE_BYTES = 128

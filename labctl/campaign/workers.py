@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl import clock
+from labctl.campaign.processes import has_died
 from labctl.campaign.queues import queue_of
 from labctl.model.lab import Lab
 from labctl.store import Store, WorkerRecord
@@ -24,8 +25,13 @@ class WorkerLine:
 
     @property
     def lives(self) -> bool:
-        """Whether it has said something lately."""
-        return self.silent < SILENT_SECONDS
+        """Whether it has said something lately, and is no process of this machine that has died since."""
+        return self.silent < SILENT_SECONDS and not self.has_died
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it is known to have died; of processes of other machines that can't be known."""
+        return has_died(self.record.name.partition("@")[2])
 
 
 def worker_lines(store: Store) -> tuple[WorkerLine, ...]:

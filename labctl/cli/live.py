@@ -111,13 +111,12 @@ def _activity(now: Progress, *, rows: int) -> Table:
 
 
 def _obstacles(now: Progress, *, served: bool) -> tuple[str, ...]:
-    """What keeps the campaign, or some of the lab's hosts, from going on. What it waited for last is old when nobody serves
-    it."""
+    """What keeps the campaign, or some of the lab's hosts, from going on."""
     found = []
     if now.state is not CampaignState.ACTIVE:
         found.append(now.head.why)
-    elif now.head.hold and served:
-        found.append(f"waiting: {now.head.hold}")
+    elif now.head.hold:
+        found.append(f"waiting{'' if served else ' when it was last served'}: {now.head.hold}")
     if not now.state.ended:
         found += [beside(now), *(bad_host(record) for record in now.bad_hosts)]
     return tuple(found)

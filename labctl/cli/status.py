@@ -91,7 +91,7 @@ def _list(store: Store, lines: list[CampaignLine], *, as_json: bool) -> None:
     console = terminal_console()
     console.print(_table(lines, going))
     for line in lines:
-        if sentence := _standing(line):
+        if sentence := _standing(line, unserved=bool(idle.get(line.id))):
             console.print(Text(sentence, style="yellow"), soft_wrap=True)
     for sentence in dict.fromkeys(idle.values()):
         if sentence:
@@ -139,11 +139,15 @@ def _done(now: Progress | None) -> str:
     return between(early, late) if late is not None else f"{moment(early)} or later"
 
 
-def _standing(line: CampaignLine) -> str:
-    """Why a campaign doesn't go on, in a sentence."""
+def _standing(line: CampaignLine, *, unserved: bool) -> str:
+    """Why a campaign doesn't go on, in a sentence. While nobody serves it, what it waits for may be old."""
     if line.state is CampaignState.ACTIVE:
-        return f"Campaign {line.id} waits: {line.hold}" if line.hold else ""
+        return f"Campaign {line.id} {_waits(unserved)}: {line.hold}" if line.hold else ""
     return f"Campaign {line.id} is {line.state}: {line.why}" if line.why else ""
+
+
+def _waits(unserved: bool) -> str:
+    return "waited when it was last served" if unserved else "waits"
 
 
 def _show(
@@ -177,12 +181,13 @@ def _sentences(store: Store, now: Progress) -> Iterator[tuple[str, str]]:
     if now.state is not CampaignState.ACTIVE and head.why:
         yield f"It is {head.state}: {head.why}", "yellow"
     if now.state is CampaignState.ACTIVE:
+        idle = unserved(store, head.lab, head.id)
         if head.hold:
-            yield f"It waits: {head.hold}", "yellow"
+            yield f"It {_waits(bool(idle))}: {head.hold}", "yellow"
+        if idle:
+            yield idle, "yellow"
         if others := beside(now):
             yield others[0].upper() + others[1:], ""
-        if idle := unserved(store, head.lab, head.id):
-            yield idle, "yellow"
     for record in now.bad_hosts:
         text = bad_host(record)
         yield text[0].upper() + text[1:], "yellow"
@@ -203,7 +208,8 @@ def _workers(lines: tuple[WorkerLine, ...]) -> Table:
         table.add_column(heading)
     for line in lines:
         record = line.record
-        doing = record.doing if line.lives else f"silent for {line.silent:.0f} s"
+        silent = "has died" if line.has_died else f"silent for {line.silent:.0f} s"
+        doing = record.doing if line.lives else silent
         slots = str(record.slots) if record.slots else ""
         table.add_row(Text(record.name), Text(", ".join(record.queues)), slots, Text(doing))
     return table

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from labctl.campaign import commands, judgement, liveness
+from labctl.campaign import commands, judgement, liveness, processes
 from labctl.campaign.processes import has_died, pid_of, process_name, this_machine, this_process
 from labctl.model.outcome import AttemptState
 from labctl.model.patience import Patience
 from labctl.store import WORKER_LOST, AttemptHandle, AttemptStart, CampaignHead, Store, open_store
 from tests.campaign.byhand import begin, lab_of, on
 from tests.campaign.outbox import Outbox, submitted
+from tests.limits import no_file_can_be_opened
 from tests.values import a_result
 
 PATIENCE = Patience(silent=30.0, unclaimed=60.0, clean_again=10.0)
@@ -202,3 +203,23 @@ def test_a_process_that_nobody_has_reaped_is_dead() -> None:
     assert has_died(name)
     process.wait()
     assert has_died(name)
+
+
+def test_a_process_that_cannot_be_looked_at_has_not_died() -> None:
+    me = this_process()
+    with no_file_can_be_opened():
+        assert not has_died(me)
+
+
+def test_a_process_that_proc_hides_has_not_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """/proc may be mounted with hidepid: a process of somebody else has no directory there."""
+    me, empty = this_process(), tmp_path / "stat"
+    monkeypatch.setattr(processes, "Path", lambda _: empty)
+    assert not has_died(me)
+
+
+def test_a_machine_whose_host_name_changes_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, pid, start = this_process().split(":")
+    renamed = f"renamed-{machine.rpartition('-')[2]}"
+    assert not has_died(f"{renamed}:{pid}:{start}")
+    assert has_died(f"{renamed}:{pid}:{int(start) + 1}")

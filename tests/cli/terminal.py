@@ -118,10 +118,13 @@ class Terminal:
             self.end(self.begin(campaign), words.pop(0) if words else Outcome.OK, kind=kind)
         self.store.set_state(campaign, CampaignState.DONE)
 
-    def worker(self, role: str = "worker", *, queues: tuple[str, ...] = ("here.kvm",), pid: int = 1) -> WorkerRecord:
+    def worker(
+        self, role: str = "worker", *, queues: tuple[str, ...] = ("here.kvm",), process: str = "host:1"
+    ) -> WorkerRecord:
         """A process that works."""
+        machine, pid, *_ = process.split(":")
         record = WorkerRecord(
-            name=f"{role}@host:{pid}", role=role, machine="host", pid=pid, version="0", queues=queues, slots=2,
+            name=f"{role}@{process}", role=role, machine=machine, pid=int(pid), version="0", queues=queues, slots=2,
             started=0.0,
         )  # fmt: skip
         self.store.register_worker(record)

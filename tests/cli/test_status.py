@@ -11,6 +11,7 @@ import pytest
 
 from labctl import clock
 from labctl.campaign import commands
+from labctl.campaign.processes import process_name
 from labctl.cli import words
 from labctl.model.outcome import CampaignState, HostState, Outcome, Purpose
 from labctl.store import Event, open_store
@@ -50,7 +51,7 @@ def test_what_keeps_campaigns_from_going_on_is_said(terminal: Terminal) -> None:
     terminal.said("pause", paused, "--why", "the lab is needed")
     terminal.store.set_state(stopped, CampaignState.STOPPED, why="most cells fail alike")
     said = terminal.said("status")
-    assert f"Campaign {waiting} waits: window opens Mon 22:00 Europe/Dublin" in said
+    assert f"Campaign {waiting} waited when it was last served: window opens Mon 22:00 Europe/Dublin" in said
     assert f"Campaign {paused} is paused: the lab is needed" in said
     assert f"Campaign {stopped} is stopped: most cells fail alike" in said
     assert said.count("No worker serves queue here.kvm") == 1
@@ -58,6 +59,9 @@ def test_what_keeps_campaigns_from_going_on_is_said(terminal: Terminal) -> None:
         "window opens Mon 22:00 Europe/Dublin", "the lab is needed", "most cells fail alike",
     ]  # fmt: skip
     assert [bool(row["unserved"]) for row in terminal.facts("status")] == [False, False, True]
+    terminal.worker()
+    terminal.worker("engine", queues=())
+    assert f"Campaign {waiting} waits: window opens Mon 22:00 Europe/Dublin" in terminal.said("status")
 
 
 def test_health_checks_are_hidden_unless_asked_for(terminal: Terminal) -> None:
@@ -148,7 +152,7 @@ def test_a_campaign_that_is_done_has_nothing_left(terminal: Terminal) -> None:
 def test_why_one_does_not_go_on(terminal: Terminal) -> None:
     campaign = terminal.submitted()
     terminal.store.set_hold(campaign, "disk: 90 MB are free")
-    assert "It waits: disk: 90 MB are free" in terminal.said("status", campaign)
+    assert "It waited when it was last served: disk: 90 MB are free" in terminal.said("status", campaign)
     terminal.said("pause", campaign, "--why", "noise")
     assert "It is paused: noise" in terminal.said("status", campaign)
 
@@ -247,3 +251,18 @@ def test_looking_waits_for_no_charts_and_no_statistics() -> None:
     script = "import sys, labctl.cli.status, labctl.cli.watch, labctl.cli.hosts; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "scipy", "celery", "libvirt"} & set(done.stdout.split())
+
+
+def test_a_service_of_this_machine_that_was_killed_serves_nobody_from_then_on(terminal: Terminal) -> None:
+    campaign = terminal.submitted()
+    terminal.store.set_hold(campaign, "host a is out")
+    terminal.worker("engine", queues=())
+    service = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    terminal.worker(process=process_name(service.pid))
+    assert "It waits: host a is out" in terminal.said("status", campaign)
+    service.kill()
+    service.communicate()
+    said = terminal.said("status", campaign)
+    assert "No worker serves queue here.kvm" in said
+    assert "It waited when it was last served: host a is out" in said
+    assert "has died" in said

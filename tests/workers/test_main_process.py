@@ -12,6 +12,7 @@ import pytest
 from celery.worker import state
 
 from labctl.campaign.broker import VARIABLE
+from labctl.campaign.processes import process_name
 from labctl.campaign.worker_files import DIRECTORY_VARIABLE, OWNER_VARIABLE, Wanted
 from tests.desk import until
 from workers.main_process import _change
@@ -40,7 +41,7 @@ def test_a_worker_that_never_reached_its_broker_ends_with_its_owner(
     files.mkdir(parents=True)
     own = {
         VARIABLE: f"redis+socket://{tmp_path}/nobody.sock",
-        OWNER_VARIABLE: str(owner.pid),
+        OWNER_VARIABLE: process_name(owner.pid),
         DIRECTORY_VARIABLE: str(files),
     }
     with log.open("wb") as output:

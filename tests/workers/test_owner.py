@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from labctl.campaign.processes import process_name, this_process
 from labctl.campaign.worker_files import Pulse, Wanted, WorkerFiles
+from tests.limits import no_file_can_be_opened
 from workers.owner import owner_lives, owner_wants_an_end, owner_wants_parking
 
 
@@ -21,7 +23,7 @@ def test_a_worker_of_nobodys_has_an_owner_for_ever(monkeypatch: pytest.MonkeyPat
 
 def test_an_owner_lives_until_it_ends_even_when_nobody_reaps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    monkeypatch.setenv("LABCTL_OWNER", str(owner.pid))
+    monkeypatch.setenv("LABCTL_OWNER", process_name(owner.pid))
     try:
         assert owner_lives()
         owner.kill()
@@ -34,6 +36,20 @@ def test_an_owner_lives_until_it_ends_even_when_nobody_reaps_it(monkeypatch: pyt
         owner.kill()
         owner.communicate()
     assert not owner_lives()
+
+
+def test_a_process_that_was_given_the_id_of_a_dead_owner_is_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, pid, start = this_process().split(":")
+    monkeypatch.setenv("LABCTL_OWNER", f"{machine}:{pid}:{start}")
+    assert owner_lives()
+    monkeypatch.setenv("LABCTL_OWNER", f"{machine}:{pid}:{int(start) + 1}")
+    assert not owner_lives()
+
+
+def test_an_owner_that_cannot_be_looked_at_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABCTL_OWNER", this_process())
+    with no_file_can_be_opened():
+        assert owner_lives()
 
 
 def test_an_owner_asks_for_an_end_by_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
