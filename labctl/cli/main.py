@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -125,6 +126,21 @@ def main(ctx: click.Context, state: Path, store: str | None, broker: str | None)
     Exit codes: 0 done; 1 the campaign ended with failed runs; 2 your input; 3 the lab; 130 interrupted.
     """
     ctx.obj = Context(state=state, store=store or None, broker=broker or None)
+    ctx.with_resource(_in_environment("LABCTL_STATE", str(state.absolute())))
+
+
+@contextmanager
+def _in_environment(name: str, value: str) -> Iterator[None]:
+    """A variable for as long as the command runs, also for the processes that it starts."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
 
 
 def _module_name(command: str) -> str:

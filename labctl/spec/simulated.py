@@ -61,9 +61,14 @@ class SimulatedSpec:
 
 
 def default_directory(lab: str) -> PurePosixPath:
-    """`$XDG_STATE_HOME/labctl/simulated/LAB`, by default below `~/.local/state` (XDG Base Directory Specification)."""
+    """`simulated/LAB` in the state directory, so that labs of one name in two state directories share nothing.
+
+    That directory is `$LABCTL_STATE`, which every command sets to what `--state` says, else `$XDG_STATE_HOME/labctl`, by
+    default below `~/.local/state` (XDG Base Directory Specification).
+    """
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return PurePosixPath(Path(home).expanduser().absolute()) / "labctl" / "simulated" / lab
+    state = Path(os.environ.get("LABCTL_STATE") or f"{home}/labctl").expanduser().absolute()
+    return PurePosixPath(state) / "simulated" / lab
 
 
 def expand_simulated(name: str, site: str, simulated: SimulatedSpec) -> Lab:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import closing
 from datetime import date, timedelta
 
 import pytest
 
 from labctl import clock
 from labctl.model.outcome import CampaignState, Purpose
-from labctl.store import AttemptStart
+from labctl.store import AttemptStart, open_store
 from tests.cli.terminal import Terminal
 from tests.values import an_order
 
@@ -232,3 +234,21 @@ def test_an_edited_lab_is_the_same_lab_and_its_campaigns_share_hosts(terminal: T
     assert terminal.store.start_attempts("night", [asked]) == (None,), "host a is leased, whatever the file says of it"
     (facts,) = terminal.facts("submit", second, "--lab", terminal.lab_file, "--again")
     assert [edit["campaign"] for edit in facts["edits"]] == [2]
+
+
+# A lab that only pretends
+
+
+def test_labs_of_one_name_in_two_state_directories_share_no_hosts(terminal: Terminal) -> None:
+    lab = terminal.lab(simulated={"hosts": ["a", "b"]})
+    for state in ("one", "two"):
+        directory = terminal.directory / state
+        terminal.said("--state", directory, "submit", terminal.campaign(), "--lab", lab)
+        with closing(open_store(directory)) as store:
+            kept = store.head(1).lab.simulated
+        assert kept is not None
+        assert kept.directory == directory / "simulated" / "night"
+        assert "says what campaign 1 was submitted with" in terminal.said(
+            "--state", directory, "status", 1, "--lab", lab
+        ), "the lab file means the same lab whenever it is read for this state directory"
+    assert os.environ.get("LABCTL_STATE") != str(directory), "what a command was told ends with the command"

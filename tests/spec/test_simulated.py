@@ -60,10 +60,18 @@ def test_everything_that_the_section_can_say(tmp_path: Path) -> None:
 
 
 def test_without_a_directory_the_lab_is_below_the_users_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABCTL_STATE", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     lab = lab_of("{hosts: 1}")
     assert lab.simulated is not None
     assert lab.simulated.directory == default_directory("mine") == PurePosixPath(tmp_path / "labctl/simulated/mine")
+
+
+def test_without_a_directory_the_lab_is_in_the_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABCTL_STATE", str(tmp_path / "mine"))
+    lab = lab_of("{hosts: 1}")
+    assert lab.simulated is not None
+    assert lab.simulated.directory == PurePosixPath(tmp_path / "mine/simulated/mine")
 
 
 def test_a_directory_may_start_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
