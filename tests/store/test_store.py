@@ -10,9 +10,9 @@ import pytest
 
 from labctl import clock
 from labctl.errors import AttemptCancelled, LabError, SpecError
+from labctl.model.campaign import LONGEST_BACK_OFF
 from labctl.model.outcome import CampaignState, Outcome, RunState
 from labctl.store import MESSAGE_LOST, WORKER_LOST, After, Store, VmRecord, open_store
-from labctl.store.runs import LONGEST_BACK_OFF
 from tests.store.steps import ONE, accept, start, start_run, started_and_claimed, submit, vm_for
 from tests.values import a_campaign, a_lab, a_result, an_order
 
