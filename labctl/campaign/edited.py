@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, fields, is_dataclass, replace
 
-from labctl.model.lab import Lab
+from labctl.model.lab import Host, Lab, Machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,37 @@ class Difference:
 def differences(kept: Lab, now: Lab) -> tuple[Difference, ...]:
     """What is different in `now`, in the order of the model; nothing for two labs that are the same.
 
-    A host that is only in one of them is one difference.
+    A host that is only in one of them is one difference: neither the migration paths from and to it are told, nor, where
+    labctl chooses the addresses, that those of others have moved up.
     """
-    return tuple(_differences("", kept, now))
+    alone = (kept.hosts.keys() ^ now.hosts.keys()) | (kept.machines.keys() ^ now.machines.keys())
+    if alone and _has_chosen_addresses(kept) and _has_chosen_addresses(now):
+        now = replace(
+            now,
+            hosts={name: _host_at(host, kept.hosts.get(name, host)) for name, host in now.hosts.items()},
+            machines={name: _machine_at(box, kept.machines.get(name, box)) for name, box in now.machines.items()},
+        )
+    return tuple(_differences("", _without_paths(kept, alone), _without_paths(now, alone)))
+
+
+def _has_chosen_addresses(lab: Lab) -> bool:
+    """Whether the addresses of the lab are not in its file."""
+    return lab.simulated is not None or lab.embedded is not None
+
+
+def _host_at(host: Host, other: Host) -> Host:
+    """A host with the addresses of another."""
+    return replace(host, address=other.address, migration_address=other.migration_address, ssh=other.ssh)
+
+
+def _machine_at(machine: Machine, other: Machine) -> Machine:
+    """A plain machine with the addresses of another."""
+    return replace(machine, address=other.address, ssh=other.ssh)
+
+
+def _without_paths(lab: Lab, hosts: Set[str]) -> Lab:
+    """The lab without the migration paths from and to some hosts."""
+    return replace(lab, migration_pairs=frozenset(pair for pair in lab.migration_pairs if hosts.isdisjoint(pair)))
 
 
 def _differences(path: str, kept: object, now: object) -> Iterator[Difference]:

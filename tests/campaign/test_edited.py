@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from labctl.campaign.edited import Difference, differences
 from labctl.model.lab import Lab, QuietLimits
-from labctl.spec.lab import load_lab
+from labctl.spec.lab import load_lab, parse_lab
 from tests.values import a_lab
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "labs"
@@ -44,10 +44,24 @@ def test_a_host_that_came_or_went_is_one_difference() -> None:
     lab = a_lab()
     hosts = {"a": lab.hosts["a"], "c": replace(lab.hosts["b"], name="c")}
     now = replace(lab, hosts=hosts, migration_pairs=frozenset({("a", "c")}))
-    assert words(now) == [
-        "hosts.b is gone", "hosts.c is new",
-        "migration_pairs[a, b] is gone", "migration_pairs[a, c] is new", "migration_pairs[b, a] is gone",
-    ]  # fmt: skip
+    assert words(now) == ["hosts.b is gone", "hosts.c is new"]
+
+
+def test_migration_paths_between_hosts_that_stay_are_told() -> None:
+    now = replace(a_lab(), migration_pairs=frozenset({("a", "b")}))
+    assert words(now) == ["migration_pairs[b, a] is gone"]
+
+
+def simulated(hosts: str, *, more: str = "") -> Lab:
+    return parse_lab(f"lab: x\nsimulated: {{hosts: {hosts}, machines: [box], directory: /world{more}}}\n")
+
+
+def test_addresses_that_labctl_chooses_are_not_told_when_a_host_has_gone() -> None:
+    eight = simulated("[h1, h2, h3, h4, h5, h6, h7, h8]")
+    seven = simulated("[h1, h3, h4, h5, h6, h7, h8]", more=", host_facts: {h3: {rack: left}}")
+    assert seven.hosts["h3"].address != eight.hosts["h3"].address
+    assert words(seven, eight) == ["hosts.h2 is gone", "hosts.h3.facts.rack is new"]
+    assert words(eight, seven) == ["hosts.h3.facts.rack is gone", "hosts.h2 is new"]
 
 
 FACTS = st.dictionaries(st.sampled_from("xyz"), st.text(max_size=3))
