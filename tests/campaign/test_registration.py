@@ -26,7 +26,7 @@ def engine(store: Store, process: str, *, only: tuple[str, ...] = ()) -> None:
     store.register_worker(
         WorkerRecord(
             name=f"engine@{process}", role="engine", machine=process.split(":")[0], pid=1, version="0", queues=only,
-            slots=0, started=0.0,
+            slots=0, started=clock.now(),
         )
     )  # fmt: skip
 
