@@ -31,13 +31,13 @@ moment:
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from celery import Celery
 from celery.signals import celeryd_init
 
 from labctl.campaign.broker import LONGEST_STEP_SECONDS, VARIABLE, broker_of
-from labctl.errors import SpecError
 from workers.consumption import OneEach
 
 app = Celery("labctl-workers")
@@ -69,7 +69,8 @@ app.steps["consumer"].add(OneEach)
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]
 def refuse_short_visibility(conf: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
-    """Raise `SpecError` at the start of a worker whose messages could be delivered twice because a step takes long."""
+    """Don't start a worker whose messages could be delivered twice because a step takes long. Exits, because Celery goes on
+    after any other error of a signal's handler."""
     found = {
         "broker_transport_options": conf.broker_transport_options.get("visibility_timeout"),
         "result_backend_transport_options": conf.result_backend_transport_options.get("visibility_timeout"),
@@ -77,8 +78,7 @@ def refuse_short_visibility(conf: Any, **_: Any) -> None:  # noqa: ANN401 - Cele
     }
     for place, seconds in found.items():
         if not seconds or seconds < LONGEST_STEP_SECONDS:
-            raise SpecError(
-                f"The visibility timeout in `{place}` is {seconds} s, less than the longest step of {LONGEST_STEP_SECONDS} s.",
-                why="Redis would deliver the message of a long transfer a second time.",
-                todo="Leave the setting as labctl has it.",
+            sys.exit(
+                f"The visibility timeout in `{place}` is {seconds} s, less than the longest step of {LONGEST_STEP_SECONDS} s: "
+                f"Redis would deliver the message of a long transfer a second time."
             )

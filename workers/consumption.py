@@ -13,8 +13,9 @@ from celery.worker.consumer.tasks import Tasks
 class OneEach(StartStopStep):  # type: ignore[misc]  # Celery has no types
     """Has the consumer take a message only while a slot is free, also after it has lost its connection.
 
-    When a connection is lost Celery forgets which messages it has taken, but attempts go on: so those that run are
-    counted too. A message that is not taken stays in Redis, for a worker that has a slot.
+    When a connection is lost Celery 5.6 forgets which messages it has taken and which of its children are at work, but
+    attempts go on. So those that run are counted too, and no child is given a message while it carries out another one. A
+    message that is not taken stays in Redis, for a worker that has a slot.
     """
 
     requires = (Tasks,)
@@ -29,7 +30,14 @@ class OneEach(StartStopStep):  # type: ignore[misc]  # Celery has no types
             return bool(len(taken) < parent.pool.num_processes and within_prefetch())
 
         channel_qos.can_consume = MethodType(can_consume, channel_qos)
+        _remember_who_works(parent.pool._pool)
         _read_always(parent.connection.transport.cycle)
+
+
+def _remember_who_works(pool: Any) -> None:  # noqa: ANN401 - Celery's pool of processes
+    """Mark the children as busy that are: else messages are written into the pipe of one that is at work for hours."""
+    working = (job._write_to for job in pool._cache.values() if job._accepted and not job.ready())
+    pool._busy_workers.update(child.inqW_fd for child in working if child is not None)
 
 
 def _read_always(cycle: Any) -> None:  # noqa: ANN401 - kombu's poller of the channels of a connection

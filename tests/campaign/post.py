@@ -17,7 +17,6 @@ from typing import Any
 
 from labctl.campaign import commands
 from labctl.campaign.processes import pid_of
-from labctl.campaign.queues import queue_of
 from labctl.model.campaign import Campaign
 from labctl.model.lab import Lab
 from labctl.model.outcome import AttemptState, CampaignState
@@ -94,21 +93,6 @@ class Post:
     def serving_fails(self, app: str) -> Ended:
         """How a service ends whose worker is a Celery app that can't work."""
         return self.program(*self._line(app)).wait()
-
-    def worker_of(self, app: str, broker: str) -> Command:
-        """Start a worker that is another Celery app, and that nobody looks after."""
-        line = (
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            f"tests.campaign.apps.{app}",
-            "worker",
-            "--queues",
-            queue_of(self.lab),
-        )
-        url = f"sqlite:///{self.state}/labctl.sqlite"
-        return self.program(*line, "--concurrency", "1", LABCTL_BROKER=broker, LABCTL_STORE=url)
 
     def _line(self, app: str) -> tuple[str, ...]:
         return sys.executable, "-m", "tests.campaign.apps.serve", f"tests.campaign.apps.{app}", str(self.state)

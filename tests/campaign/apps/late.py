@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
+
 from celery.signals import celeryd_init
+from kombu.transport.redis import QoS
 
 from workers.app import app, refuse_short_visibility
 
@@ -15,3 +18,6 @@ app.conf.update(
     broker_transport_options=app.conf.broker_transport_options | {"visibility_timeout": SECONDS},
     result_backend_transport_options={"visibility_timeout": SECONDS},
 )
+
+# Messages to be delivered again are looked for every 10 s, not every 100 s.
+QoS.restore_visible = partialmethod(QoS.restore_visible, interval=1)
