@@ -1,4 +1,8 @@
-"""Why nothing of a campaign is started now, in words for people."""
+"""Why nothing of a campaign is started now, in words for people.
+
+Times are by the clock of the machine that says so, with its zone. Those of a window come first by the clock that the
+window itself goes by.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,12 @@ _TOO_LONG = "nothing that is left fits before "
 
 def opens(opening: Opening, zone: str, now: float) -> str:
     """No window is open."""
-    return f"{_OPENS}{wall_time(opening.start, zone, now)} {zone}"
+    return f"{_OPENS}{_by_both(opening.start, zone, now)}"
 
 
 def too_long(opening: Opening, zone: str, now: float) -> str:
     """A window is open, but closes before any run would end."""
-    return f"{_TOO_LONG}{wall_time(opening.end, zone, now)} {zone}"
+    return f"{_TOO_LONG}{_by_both(opening.end, zone, now)}"
 
 
 def never_fits(shortest: float, longest: float) -> str:
@@ -45,19 +49,33 @@ def is_of_window(hold: str) -> bool:
     return hold.startswith((_OPENS, _TOO_LONG))
 
 
-def backing_off(moment: float, zone: str, now: float) -> str:
+def backing_off(moment: float, now: float) -> str:
     """All that is left waits until it may be tried again."""
-    return f"what is left had lab-errors and is tried again from {wall_time(moment, zone, now)} {zone} on"
+    return f"what is left had lab-errors and is tried again from {_here(moment, now)} on"
 
 
-def wall_time(instant: float, zone: str, now: float) -> str:
+def _by_both(instant: float, zone: str, now: float) -> str:
+    """A time of a window: `Mon 22:00 Europe/Dublin (21:00 UTC)`, once where this machine's clock shows the same."""
+    there, here = datetime.fromtimestamp(instant, ZoneInfo(zone)), datetime.fromtimestamp(instant).astimezone()
+    text = f"{_wall_time(there, datetime.fromtimestamp(now, there.tzinfo))} {zone}"
+    if there.utcoffset() == here.utcoffset():
+        return text
+    return f"{text} ({here:%H:%M %Z})" if there.date() == here.date() else f"{text} ({_here(instant, now)})"
+
+
+def _here(instant: float, now: float) -> str:
+    """`21:00 UTC`, with the day when it is not today."""
+    here = datetime.fromtimestamp(instant).astimezone()
+    return f"{_wall_time(here, datetime.fromtimestamp(now).astimezone())} {here:%Z}"
+
+
+def _wall_time(moment: datetime, now: datetime) -> str:
     """`22:00` when that is today, else with the day, and with the date when it is not within a week."""
-    there, here = (datetime.fromtimestamp(moment, ZoneInfo(zone)) for moment in (instant, now))
-    time = f"{there:%H:%M}"
-    if there.date() == here.date():
+    time = f"{moment:%H:%M}"
+    if moment.date() == now.date():
         return time
-    day = _DAYS[there.weekday()]
-    return f"{day} {time}" if 0 <= instant - now < _WEEK else f"{day} {there:%Y-%m-%d} {time}"
+    day = _DAYS[moment.weekday()]
+    return f"{day} {time}" if 0 <= (moment - now).total_seconds() < _WEEK else f"{day} {moment:%Y-%m-%d} {time}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ class Outlook:
         again = self._store.next_not_before(standing.id) if reader.complete else None
         self.next_look = min(self.next_look, opening.end, again if again is not None else inf)
         if not reader.runs and again is not None and not standing.at_work:
-            hold = holds.backing_off(again, windows.zone if windows is not None else "UTC", self._now)
+            hold = holds.backing_off(again, self._now)
         elif windows is not None and reader.runs and contender.too_long == len(reader.runs):
             longest = known.longest_opening(self._now)
             if reader.complete and again is None and not standing.at_work and contender.shortest > longest:

@@ -83,22 +83,21 @@ def nights_in_words(plan: Overview) -> str:
     """How many nights are needed, and when it all would end."""
     windows, least, most = plan.campaign.windows, plan.least.nights, plan.most.nights
     if windows is None:
-        return f"It has no windows, so it would go on without a pause and end {_ends(least.end, most.end, None)}."
-    zone = ZoneInfo(windows.zone)
+        return f"It has no windows, so it would go on without a pause and end {_ends(least.end, most.end)}."
     over = f"the windows end with {windows.until}" if windows.until is not None else "the years looked ahead are over"
     if least.left:
         return f"{many(least.left, 'run')} would be left when {over}, after {many(least.count, 'night')}."
     if most.left:
-        first = f"{many(least.count, 'night')} needed at the least, to end {_ends(least.end, least.end, zone)}"
+        first = f"{many(least.count, 'night')} needed at the least, to end {_ends(least.end, least.end)}"
         return f"{first}; {many(most.left, 'run')} may be left when {over}."
     needed = many(least.count, "night") if least.count == most.count else f"{least.count} to {most.count} nights"
-    return f"{needed} needed; it would end {_ends(least.end, most.end, zone)}."
+    return f"{needed} needed; it would end {_ends(least.end, most.end)}."
 
 
-def _ends(least: float | None, most: float | None, zone: ZoneInfo | None) -> str:
+def _ends(least: float | None, most: float | None) -> str:
     assert least is not None
     assert most is not None
-    first, last = moment(least, zone), moment(most, zone)
+    first, last = moment(least), moment(most)
     return f"about {first}" if first == last else f"between {first} and {last}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -187,8 +188,11 @@ def _start_said(submitted: Submitted) -> str:
     starts, windows = submitted.starts, submitted.plan.campaign.windows
     if starts is None:
         return ""
-    zone = ZoneInfo(windows.zone) if windows is not None else None
-    when = "It may start now" if starts == submitted.plan.now else f"It may start {moment(starts, zone)}"
+    when = "It may start now" if starts == submitted.plan.now else f"It may start {moment(starts)}"
+    if windows is not None and starts != submitted.plan.now:
+        when += (
+            f", when its window opens ({datetime.fromtimestamp(starts, ZoneInfo(windows.zone)):%H:%M} {windows.zone})"
+        )
     if submitted.ahead:
         others = listed([f"campaign {campaign_id}" for campaign_id in submitted.ahead])
         when += f", as hosts become free: {others} {'wants' if len(submitted.ahead) == 1 else 'want'} them, too"

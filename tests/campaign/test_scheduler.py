@@ -22,7 +22,7 @@ from labctl.model.scenario import Scenario
 from labctl.store import WORKER_LOST, AttemptHandle, CampaignHead, Store, open_store
 from tests.campaign.byhand import lab_of
 from tests.campaign.outbox import Outbox, carry_out, submitted
-from tests.campaign.wall import Wall
+from tests.campaign.wall import Wall, machine_in
 from tests.values import a_campaign, a_lab, a_result
 
 ONE_CELL: dict[str, object] = {"factors": {"nic_model": ("virtio",)}}
@@ -356,9 +356,10 @@ def test_a_run_waits_out_its_back_off_and_people_are_told(store: Store, wall: Wa
     head = submitted(store, lab_of("a"), **ONE_CELL, repeats=1, back_off=60.0)
     worker.advance()
     worker.carry_out(outcome=Outcome.LAB_ERROR, kind="boot-timeout")
-    done = worker.advance()
+    with machine_in("Asia/Kolkata"):
+        done = worker.advance()
     assert (done.started, done.next_look) == (0, wall.at + 60.0)
-    assert store.head(head.id).hold == "what is left had lab-errors and is tried again from 08:01 UTC on"
+    assert store.head(head.id).hold == "what is left had lab-errors and is tried again from 13:31 IST on"
     wall.pass_by(60.0)
     assert worker.advance().started == 1
 

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from labctl import clock
+
+
+@contextmanager
+def machine_in(zone: str) -> Iterator[None]:
+    """The clock of this machine is in a time zone."""
+    before = os.environ.get("TZ")
+    try:
+        os.environ["TZ"] = zone
+        time.tzset()
+        yield
+    finally:
+        del os.environ["TZ"]
+        if before is not None:
+            os.environ["TZ"] = before
+        time.tzset()
 
 
 class Wall:

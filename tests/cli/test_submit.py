@@ -12,6 +12,7 @@ import pytest
 from labctl import clock
 from labctl.model.outcome import CampaignState, Purpose
 from labctl.store import AttemptStart, open_store
+from tests.campaign.wall import machine_in
 from tests.cli.terminal import Terminal
 from tests.values import an_order
 
@@ -117,9 +118,10 @@ def test_options_stand_over_the_file(terminal: Terminal) -> None:
 def test_a_campaign_starts_when_its_window_opens(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     evening = 1_792_774_800.0  # Friday 2026-10-23 18:00 in Dublin (IST)
     monkeypatch.setattr(clock, "now", lambda: evening)
-    said = terminal.said("submit", terminal.campaign(**NIGHTLY), "--lab", terminal.lab_file)
-    assert "1 night needed; it would end about Fri 2026-10-23 22:00 IST." in said
-    assert "It may start Fri 2026-10-23 22:00 IST." in said
+    with machine_in("America/New_York"):
+        said = terminal.said("submit", terminal.campaign(**NIGHTLY), "--lab", terminal.lab_file)
+    assert "1 night needed; it would end about Fri 2026-10-23 17:00 EDT." in said
+    assert "It may start Fri 2026-10-23 17:00 EDT, when its window opens (22:00 Europe/Dublin)." in said
     (facts,) = terminal.facts("submit", terminal.campaign(**NIGHTLY), "--lab", terminal.lab_file, "--again")
     assert facts["starts"] == "2026-10-23T21:00:00+00:00"
     assert facts["least"]["nights"] == 1
