@@ -25,6 +25,8 @@ RECOVERY_SHARE = 0.90
 """Traffic is back where it moves at least this share of the mean before the migration."""
 SMOOTHING_SECONDS = 1.0
 """Recovery is judged on means over this long (or over one interval, if that is longer): shorter ones are noise."""
+PATH_LEARNING = 5
+"""Traffic that stands still for more than this many downtimes waits for more than the VM."""
 IRREGULAR = 1.5
 """An interval longer than this many typical ones is said to be irregular."""
 
@@ -169,7 +171,7 @@ def timeline(transfer: TransferResult, migrations: Sequence[MigrationResult]) ->
         transfer=transfer,
         points=tuple(_point(one, _phase(one, spans)) for one in intervals),
         effects=tuple(
-            _effect(transfer, migration, intervals, undisturbed, span, horizon, uncertainty, warnings)
+            _with_doubts(_effect(transfer, migration, intervals, undisturbed, span, horizon, uncertainty, warnings))
             for migration, span, horizon in zip(migrations, spans, horizons, strict=True)
         ),
     )
@@ -217,6 +219,19 @@ def _effect(
         bytes_not_moved=(before.mean * covered - moved) / 8,
         session_survived=_survived(transfer, later, ended, floor),
     )
+
+
+def _with_doubts(effect: MigrationEffect) -> MigrationEffect:
+    """What the gap in the traffic and the hypervisor's downtime say when they are seen together."""
+    downtime, stall, doubts = effect.migration.downtime_ms, effect.stall, effect.warnings
+    if effect.migration.no_downtime:
+        doubts += (f"the hypervisor states no downtime: {effect.migration.no_downtime}",)
+    if stall is not None and downtime is not None and 1000 * stall.seconds > PATH_LEARNING * downtime:
+        doubts += (
+            f"path learning: traffic stood still for {stall.seconds:.3g} s and the VM for {downtime / 1000:.3g} s, so most "
+            "of the gap is the network's time to find the VM again, or TCP's pause before it tried again",
+        )
+    return replace(effect, warnings=doubts)
 
 
 def _longest_stall(intervals: Sequence[Interval], floor: float) -> Stall | None:

@@ -142,7 +142,7 @@ POLICY = (
     Rule(
         name="something else is in the way",
         outcome=Outcome.LAB_ERROR,
-        kinds=_kinds("not-quiet name-taken not-ours addresses secret-unavailable clock-step"),
+        kinds=_kinds("not-quiet name-taken mac-taken not-ours addresses secret-unavailable clock-step"),
         action=Action.RETRY,
         stops_campaign=True,
         why="Neither the host's fault nor the cell's; it may pass, and a campaign that only meets this is saved for later.",

@@ -77,6 +77,7 @@ def test_points_know_their_phase() -> None:
 
 
 def test_the_hypervisors_words_stay_apart_from_the_gap() -> None:
+    """L7, L11: downtime and outage are two figures; an unknown one is none, never 0."""
     effect = _effect(_intervals(_planted), migration(ZERO, start=5.0, total=3.0, downtime_ms=90))
     assert effect.migration.downtime_ms == 90
     assert effect.stall is not None
@@ -84,6 +85,25 @@ def test_the_hypervisors_words_stay_apart_from_the_gap() -> None:
     unknown = _effect(_intervals(_planted), migration(ZERO, start=5.0, total=3.0, downtime_ms=None))
     assert unknown.migration.downtime_ms is None
     assert unknown.stall == effect.stall
+
+
+@pytest.mark.parametrize(("downtime_ms", "flagged"), [(90, True), (119, True), (121, False), (None, False), (0, True)])
+def test_l11_a_gap_of_more_than_five_downtimes_is_the_paths(downtime_ms: int | None, flagged: bool) -> None:
+    effect = _effect(_intervals(_planted), migration(ZERO, start=5.0, total=3.0, downtime_ms=downtime_ms))
+    assert effect.stall is not None
+    assert effect.stall.seconds == pytest.approx(0.6)
+    assert any(warning.startswith("path learning") for warning in effect.warnings) == flagged
+
+
+def test_l11_without_a_gap_nothing_is_said_of_the_path() -> None:
+    effect = _effect(_intervals(lambda _: RATE), migration(ZERO, start=5.0, total=3.0, downtime_ms=0))
+    assert effect.warnings == ()
+
+
+def test_l7_why_there_is_no_downtime_is_said() -> None:
+    made = migration(ZERO, start=5.0, total=3.0, downtime_ms=None, no_downtime="no event came")
+    effect = _effect(_intervals(_planted), made)
+    assert effect.warnings == ("the hypervisor states no downtime: no event came",)
 
 
 def test_a_migration_that_traffic_does_not_notice() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -182,6 +183,7 @@ class TestRun:
 
     @pytest.mark.parametrize("size", [0, 1, 1 << 20, (1 << 20) + 1, 20_000_000])
     def test_output_of_any_size_arrives_byte_for_byte(self, bench: Bench, size: int) -> None:
+        """L1: also more than the 16 MiB that the guest agent keeps of a program's output."""
         content = random.Random(size).randbytes(size)
         (bench.endpoint.tmp / "content").write_bytes(content)
         result = bench.channel.run(["cat", "/tmp/content"], timeout=60)
@@ -519,6 +521,7 @@ class TestAgent:
         assert caught.value.kind == "channel-unreachable"
 
     def test_a_stopped_agent_is_a_timeout_and_late_replies_confuse_nothing(self, agent: Bench) -> None:
+        """L1: no question to an agent is without a deadline."""
         agent.channel.run(["true"], timeout=10)
         agent.endpoint.signal(signal.SIGSTOP)
         began = time.monotonic()
@@ -551,6 +554,7 @@ class TestAgent:
             cancel.join()
 
     def test_an_agent_that_forbids_commands_is_named_with_the_remedy(self) -> None:
+        """L1: guest-exec is blocked in some distributions."""
         with new_home() as home:
             endpoint = agent_endpoint(home, busybox=False, blocked="guest-exec")
             transport = SocketAgentTransport(f"{home}/agent.sock")
@@ -567,6 +571,14 @@ class TestAgent:
                 transport.close()
                 endpoint.stop()
 
+    def test_l1_output_that_the_agent_cut_short_is_an_error_and_no_short_output(self, agent: Bench) -> None:
+        transport = Cutting(SocketAgentTransport(f"{agent.endpoint.home}/agent.sock"))
+        channel = QemuAgentChannel(endpoint="vm x", agent=transport, guard=Guard())
+        with pytest.raises(ChannelError, match="cut the output") as caught:
+            channel.run(["echo", "x"], timeout=10)
+        assert caught.value.kind == "command-failed"
+        transport.whole.close()
+
     def test_replies_to_earlier_questions_are_thrown_away(self, agent: Bench) -> None:
         """A device that keeps what an earlier connection asked, as a VM's character device does."""
         with agent_behind_device(agent.endpoint) as path:
@@ -581,6 +593,19 @@ class TestAgent:
             agent.channel.run(["true"], timeout=10)
         assert caught.value.kind == "channel-refused"
         assert "mkdir" in caught.value.why
+
+
+class Cutting:
+    """An agent whose replies to `guest-exec-status` say that there was more output than it keeps (16 MiB)."""
+
+    def __init__(self, whole: SocketAgentTransport) -> None:
+        self.whole = whole
+
+    def command(self, json_text: str, *, timeout: float) -> str:
+        reply = json.loads(self.whole.command(json_text, timeout=timeout))
+        if "out-data" in reply.get("return", {}):
+            reply["return"]["out-truncated"] = True
+        return json.dumps(reply)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from workers.locallab import embedded
 
 
 def test_a_call_that_does_not_return_is_given_up() -> None:
+    """L15: the library itself has no deadlines."""
     forever = threading.Event()
     with pytest.raises(CallTimeout):
         bounded(forever.wait, 0.05)
@@ -74,6 +75,7 @@ def test_many_threads_are_served_at_once(embedded_lab: Lab) -> None:
 
 @pytest.mark.lab
 def test_a_forked_child_is_told_so_and_its_parent_unharmed(embedded_lab: Lab) -> None:
+    """M8, C6: it would read from its parent's socket."""
     script = textwrap.dedent("""
         import os, sys
         from labctl.errors import LabError
@@ -102,6 +104,7 @@ def test_a_forked_child_is_told_so_and_its_parent_unharmed(embedded_lab: Lab) ->
 
 @pytest.mark.lab
 def test_a_child_forked_before_the_first_use_works(embedded_lab: Lab) -> None:
+    """M8, C6: connections are made where they are used."""
     script = textwrap.dedent("""
         import os, sys
         from labctl.model.lab import Lab
@@ -125,6 +128,7 @@ def test_a_child_forked_before_the_first_use_works(embedded_lab: Lab) -> None:
 @pytest.mark.lab
 @pytest.mark.faults
 def test_a_restarted_libvirtd_costs_nothing(make_lab: Callable[..., Lab]) -> None:
+    """L2: stale connections are replaced and VMs looked up anew."""
     lab = make_lab("restart", hosts=("a",), machines=())
     embedded.up(lab, say=print)
     with guests_of(lab) as guests:
@@ -142,6 +146,7 @@ def test_a_restarted_libvirtd_costs_nothing(make_lab: Callable[..., Lab]) -> Non
 @pytest.mark.lab
 @pytest.mark.faults
 def test_a_write_on_a_connection_that_dies_under_it_is_made_once(embedded_lab: Lab) -> None:
+    """L2: it may have taken effect."""
     connections = Connections(embedded_lab.hosts)
     calls: list[int] = []
 
@@ -160,6 +165,7 @@ def test_a_write_on_a_connection_that_dies_under_it_is_made_once(embedded_lab: L
 @pytest.mark.lab
 @pytest.mark.faults
 def test_a_libvirtd_that_hangs_is_given_up_and_found_again(guests: Guests, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L15: and other hosts go on meanwhile."""
     monkeypatch.setattr(connection_module, "OPEN_SECONDS", 1.0)
     vm = guests.create()
     connections = Connections(guests.lab.hosts)
@@ -189,6 +195,18 @@ def test_keepalive_ends_a_connection_to_a_libvirtd_that_hangs(
         with pytest.raises(libvirt.libvirtError):
             bounded(opened.getHostname, 30)
         assert connection_module.is_dead(opened)
+    connections.close()
+
+
+@pytest.mark.lab
+def test_l2_m9_the_event_loop_runs_from_the_first_connection_on(embedded_lab: Lab) -> None:
+    """M9: an idle connection dies after half a minute when nobody runs the loop that answers for it."""
+    connections = Connections(embedded_lab.hosts)
+    assert connections.read("a", lambda c: c.getHostname())
+    fired = threading.Event()
+    timer = libvirt.virEventAddTimeout(20, lambda _timer, _opaque: fired.set(), None)
+    assert fired.wait(30), "a timer of the loop has not come to pass"
+    libvirt.virEventRemoveTimeout(timer)
     connections.close()
 
 

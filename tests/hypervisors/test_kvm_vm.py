@@ -38,13 +38,16 @@ def foreign(guests: Guests, connection: libvirt.virConnect) -> Iterator[Callable
     """Makes VMs of somebody else's: no mark, any name. They never boot anything."""
     made: list[libvirt.virDomain] = []
 
-    def make(name: str, metadata: str = "") -> libvirt.virDomain:
+    def make(name: str, metadata: str = "", mac: str = "") -> libvirt.virDomain:
         root = etree.Element("domain", type="qemu")
         etree.SubElement(root, "name").text = name
         if metadata:
             etree.SubElement(root, "metadata").append(etree.fromstring(metadata))
         etree.SubElement(root, "memory", unit="MiB").text = "16"
         etree.SubElement(etree.SubElement(root, "os"), "type", arch="x86_64").text = "hvm"
+        if mac:
+            adapter = etree.SubElement(etree.SubElement(root, "devices"), "interface", type="user")
+            etree.SubElement(adapter, "mac", address=mac)
         made.append(connection.createXML(etree.tostring(root, encoding="unicode"), libvirt.VIR_DOMAIN_START_PAUSED))
         return made[-1]
 
@@ -70,6 +73,7 @@ def foreign(guests: Guests, connection: libvirt.virConnect) -> Iterator[Callable
 def test_what_runs_is_what_was_asked_for(
     guests: Guests, shape: dict[str, object], device: str, backend: str, queues: int
 ) -> None:
+    """L9, L13, M15: in QEMU's own words and arguments, with the machine type recorded."""
     request = guests.request(**shape)  # type: ignore[arg-type]
     vm = guests.create(request=request)
     facts = guests.driver.read_back(vm)
@@ -107,6 +111,7 @@ def test_two_vms_created_at_once_find_each_other(guests: Guests) -> None:
 
 
 def test_a_destroyed_vm_leaves_nothing(guests: Guests, connection: libvirt.virConnect) -> None:
+    """L10: and to destroy what is gone is no error."""
     vm = guests.create()
     pid = vms.process_id(guests.lab.hosts["a"], vm.name)
     assert pid is not None
@@ -149,6 +154,18 @@ def test_a_taken_name_is_refused_and_its_owner_untouched(
     with pytest.raises(LabError, match="not touched") as caught:
         guests.create(request=request)
     assert (caught.value.kind, caught.value.host) == ("name-taken", "a")
+
+
+def test_l12_m17_a_mac_address_that_a_vm_of_somebody_elses_has_is_refused(
+    guests: Guests, foreign: Callable[..., libvirt.virDomain]
+) -> None:
+    request = guests.request()
+    domain = foreign("somebody-elses", mac=request.mac.upper())
+    with pytest.raises(LabError, match="somebody-elses") as caught:
+        guests.create(request=request)
+    assert (caught.value.kind, caught.value.host) == ("mac-taken", "a")
+    assert domain.isActive()
+    assert guests.driver.locate(guests.expect(request, "a")) is None
 
 
 def test_a_vm_without_our_mark_is_never_ended(guests: Guests, foreign: Callable[[str], libvirt.virDomain]) -> None:
@@ -289,6 +306,7 @@ def test_the_accelerator_is_tried_out_where_nothing_says_it(guests: Guests, monk
 def test_a_domain_of_ours_that_somebody_made_persistent_is_removed_whole(
     guests: Guests, connection: libvirt.virConnect
 ) -> None:
+    """L10: destroyed and undefined."""
     request = guests.request()
     vm = guests.expect(request, "a")
     connection.defineXML(domain_xml(request, guests.lab.hosts["a"], Accelerator.TCG)).create()
@@ -296,7 +314,21 @@ def test_a_domain_of_ours_that_somebody_made_persistent_is_removed_whole(
     assert vm.name not in [domain.name() for domain in connection.listAllDomains()]
 
 
+def test_l10_a_domain_of_ours_that_somebody_saved_is_removed_whole(
+    guests: Guests, connection: libvirt.virConnect
+) -> None:
+    request = guests.request()
+    vm = guests.expect(request, "a")
+    domain = connection.defineXML(domain_xml(request, guests.lab.hosts["a"], Accelerator.TCG))
+    domain.create()
+    domain.managedSave()
+    guests.another_driver().destroy(vm)
+    assert vm.name not in [domain.name() for domain in connection.listAllDomains()]
+    guests.another_driver().destroy(vm)
+
+
 def test_an_agent_that_stops_answering_is_late_not_gone(guests: Guests) -> None:
+    """L1: libvirt would wait for its answer for ever."""
     vm, channel = guests.boot()
     script = "(sleep 1; kill -STOP $(pidof qemu-ga)) >/dev/null 2>&1 &"
     assert channel.run(["sh", "-c", script], timeout=20).exit_code == 0

@@ -114,8 +114,8 @@ class VmDriver(Protocol):
     """
 
     def create(self, host: str, request: VmRequest, *, timeout: float) -> Vm:
-        """Create and start a VM. `LabError`: `name-taken` (somebody else's VM, untouched), `nic-unsupported`,
-        `host-unreachable`, `create-failed`. Nothing is left behind on failure."""
+        """Create and start a VM. `LabError`: `name-taken`, `mac-taken` (somebody else's VM, untouched),
+        `nic-unsupported`, `host-unreachable`, `create-failed`. Nothing is left behind on failure."""
 
     def channel(self, vm: Vm, image: Image) -> Channel:
         """The channel into the VM, wherever it runs now."""

@@ -201,6 +201,12 @@ def read_domain(text: str) -> DomainReading:
     )
 
 
+def read_macs(text: str) -> tuple[str, ...]:
+    """The MAC addresses of all adapters of a domain, anybody's, in lower case."""
+    found = etree.fromstring(text, _parser()).iterfind("devices/interface/mac")
+    return tuple(mac.get("address", "").lower() for mac in found)
+
+
 def volume_xml(name: str, *, base: str, base_format: str, capacity: int) -> str:
     """A qcow2 volume over the image `base`, for libvirt's storage interface. Capacity in bytes."""
     volume = etree.Element("volume")

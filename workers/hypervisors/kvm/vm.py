@@ -61,7 +61,7 @@ def create(
     """Create and start the VM. Errors as `VmDriver.create` says; nothing of it is left on failure."""
     deadline = Deadline.after(timeout)
     definition.check_nic(request, host, accelerator)
-    _refuse_taken_name(connections, host, request)
+    _refuse_taken_names(connections, host, request)
     try:
         overlay = None
         if request.image.kind is ImageKind.DISK:
@@ -232,18 +232,40 @@ def process_id(host: Host, name: str) -> int | None:
         return None
 
 
-def _refuse_taken_name(connections: Connections, host: Host, request: VmRequest) -> None:
-    def look(connection: libvirt.virConnect) -> OwnershipMark | bool:
+def _refuse_taken_names(connections: Connections, host: Host, request: VmRequest) -> None:
+    """Refuse a name and a MAC address that a VM on the host has: libvirt takes the second of two equal addresses."""
+
+    def look(connection: libvirt.virConnect) -> tuple[OwnershipMark | bool, str]:
+        running = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        holder = next((domain.name() for domain in running if request.mac.lower() in _macs(domain)), "")
         try:
-            return definition.read_mark(connection.lookupByName(request.name).XMLDesc()) or True
+            return definition.read_mark(connection.lookupByName(request.name).XMLDesc()) or True, holder
         except libvirt.libvirtError as error:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                return False
+                return False, holder
             raise
 
-    found = _reading(connections, host.name, look, f"Host {host.name} can't be asked for its VMs.")
+    found, holder = _reading(connections, host.name, look, f"Host {host.name} can't be asked for its VMs.")
     if found:
         raise _name_taken(host, request, found if isinstance(found, OwnershipMark) else None)
+    if holder:
+        raise LabError(
+            f"Host {host.name} has a VM with the MAC address {request.mac} already: {holder}. It was not touched.",
+            kind="mac-taken",
+            why="Two adapters with one address on one network get each other's packets.",
+            todo="Give that VM another address, or the lab another `guest_range`: addresses are made from it.",
+            host=host.name,
+        )
+
+
+def _macs(domain: libvirt.virDomain) -> tuple[str, ...]:
+    """The addresses of its adapters; none when it is gone since it was listed."""
+    try:
+        return definition.read_macs(domain.XMLDesc())
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return ()
+        raise
 
 
 def _name_taken(host: Host, request: VmRequest, mark: OwnershipMark | None) -> LabError:
