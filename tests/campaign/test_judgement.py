@@ -141,6 +141,7 @@ def test_a_cell_that_is_not_known_well_enough_gets_another_run_with_its_last_res
 
 
 def test_s7_three_lab_errors_in_a_row_quarantine_a_host_and_no_other(store: Store, head: CampaignHead) -> None:
+    """S7, L15: a libvirt that hangs is such an error."""
     for cell in cells(store, head)[:3]:
         end(store, head, "b", cell=cell, kind="host-unreachable", host="b")
     assert host(store, "b").state is HostState.QUARANTINED

@@ -23,6 +23,7 @@ dd if=/dev/urandom of=/run/original bs=64k count=256 2>/dev/null
 
 
 def test_a_migration_that_never_converges_is_a_result(desk: Desk) -> None:
+    """L6: with the figures of the transfer around it."""
     campaign = desk.campaign(
         scenarios=["during-migration"],
         settings={"seconds": 12, "migrate_at": 0.2, "migrate_bandwidth": "8M", "interval": 0.5},

@@ -70,6 +70,7 @@ def every_kind_of_request() -> list[tuple[VmRequest, Accelerator]]:
 
 @pytest.mark.parametrize("model", sorted(definition.EMULATED))
 def test_an_emulated_model_is_asked_for_by_libvirts_name(model: str) -> None:
+    """L9, M15: a closed list, since libvirt drops options of other spellings."""
     interface = parsed(a_request(nic_model=model)).find("devices/interface")
     assert interface is not None
     assert interface.get("type") == "bridge"
@@ -113,6 +114,7 @@ def test_back_end_and_queues_of_virtio(
 def test_what_libvirt_would_drop_silently_is_refused(
     shape: dict[str, object], accelerator: Accelerator, says: str
 ) -> None:
+    """L9, M15, M16: vhost under software emulation, queues of e1000."""
     with pytest.raises(LabError, match=says) as caught:
         domain_xml(a_request(**shape), HOST, accelerator)
     assert (caught.value.kind, caught.value.host) == ("nic-unsupported", "a")
@@ -152,6 +154,7 @@ def test_memory_is_never_less_than_asked_for() -> None:
 
 
 def test_under_tcg_the_processor_is_the_same_on_every_machine() -> None:
+    """L4: so that any two hosts can migrate."""
     domain = parsed(a_request())
     assert domain.findtext("cpu/model") == "qemu64"
     added = {feature.get("name"): feature.get("policy") for feature in domain.findall("cpu/feature")}

@@ -127,6 +127,7 @@ def test_a_vm_moves_there_and_back_and_its_channel_follows(guests: Guests) -> No
 
 @lab
 def test_another_process_finds_and_ends_a_vm_that_was_moved(guests: Guests) -> None:
+    """L5, M12: it is on one side only, and looked for on both."""
     vm = guests.create()
     assert guests.driver.migrate(vm, "b", an_order()).completed
     stranger = guests.another_driver()
@@ -138,6 +139,7 @@ def test_another_process_finds_and_ends_a_vm_that_was_moved(guests: Guests) -> N
 
 @lab
 def test_progress_is_told_while_it_happens(guests: Guests) -> None:
+    """L6, M14: the source is asked for its statistics, and nobody for anything else."""
     vm, _ = guests.boot()
     told: list[MigrationSample] = []
     outcome = guests.driver.migrate(vm, "b", an_order(bandwidth=200_000_000), on_sample=told.append)
@@ -151,6 +153,7 @@ def test_progress_is_told_while_it_happens(guests: Guests) -> None:
 
 @lab
 def test_a_migration_that_never_converges_ends_at_its_deadline(guests: Guests) -> None:
+    """L6, M14: it is aborted, and the VM is on its source."""
     vm, channel = guests.boot()
     channel.run(["sh", "-c", DIRTY], timeout=20)
     outcome = guests.driver.migrate(vm, "b", an_order(bandwidth=SLOW, deadline=2.0))
@@ -192,6 +195,7 @@ def test_a_destination_whose_libvirt_is_down(guests: Guests) -> None:
 @pytest.mark.faults
 @lab
 def test_a_migration_address_where_nobody_is(guests: Guests) -> None:
+    """L3: the lab file's address is used and no other."""
     hosts = dict(guests.lab.hosts)
     hosts["b"] = replace(hosts["b"], migration_address=IPv4Address("127.0.0.1"))
     vm, channel = guests.boot()
@@ -230,6 +234,7 @@ def test_a_destination_libvirt_that_hangs_on_the_way(guests: Guests) -> None:
 
 @lab
 def test_post_copy_under_software_emulation_is_refused_for_it_damages_guests(guests: Guests) -> None:
+    """L6: nor could it be aborted."""
     vm, channel = guests.boot()
     if guests.driver.read_back(vm)["accelerator"] != "tcg":
         pytest.skip("this host has KVM")
@@ -241,6 +246,7 @@ def test_post_copy_under_software_emulation_is_refused_for_it_damages_guests(gue
 
 @lab
 def test_auto_converge_is_asked_for(guests: Guests) -> None:
+    """L6: only when the campaign says so, since it slows the guest."""
     vm, channel = guests.boot()
     channel.run(["sh", "-c", DIRTY], timeout=20)
     outcome = guests.driver.migrate(vm, "b", an_order(auto_converge=True))
@@ -250,6 +256,7 @@ def test_auto_converge_is_asked_for(guests: Guests) -> None:
 
 @lab
 def test_a_vm_on_a_local_disk_is_refused_and_stays(guests: Guests, tmp_path: Path) -> None:
+    """L8, M18: libvirt's refusal is never overridden."""
     base = tmp_path / "base.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(base), "64M"], check=True)
     image = Image(name="disk", kind=ImageKind.DISK, disk=str(base))

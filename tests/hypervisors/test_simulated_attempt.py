@@ -130,6 +130,7 @@ def test_a_migration_shows_as_a_dip_and_a_stall(store: Store, conductor: Conduct
 
 
 def test_a_migration_that_never_converges_is_a_result(store: Store, conductor: Conductor, tmp_path: Path) -> None:
+    """L6: not the lab's fault."""
     lab = a_simulated_lab(tmp_path / "world", faults=[Fault(kind=FaultKind.NEVER_CONVERGES)])
     campaign = one_cell(Scenario.DURING_MIGRATION, timeouts=Timeouts(migration=5.0))
     result = conducted(conductor, lambda: attempt(store, lab, campaign))

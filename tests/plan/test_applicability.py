@@ -102,6 +102,7 @@ def test_the_embedded_lab_can_do_every_scenario(scenario: str) -> None:
     ],
 )
 def test_reasons_are_plain_sentences(lab: Lab, scenario: str, levels: dict[str, Level], words: str) -> None:
+    """L9, M16: among them vhost under software emulation, refused when planning."""
     found = why(lab, scenario, **levels)
     assert words in found
 

@@ -94,6 +94,7 @@ def test_reasons_are_counted() -> None:
 
 
 def test_the_cap_names_the_count_and_how_to_raise_it() -> None:
+    """S6: too many runs are refused, unless they are asked for."""
     campaign = parse_campaign(
         "campaign: x\nscenarios: same-host\nfactors: {own.a: [1, 2, 3]}\nrepeats: 4\nlimits: {max_runs: 11}\n"
     )
@@ -327,6 +328,7 @@ print(counts.cells, counts.applicable, int(peak) // 1024)
 
 @pytest.mark.parametrize(("text", "expected"), [(FREE, 1_000_000), (BOUND, 1_000_000 - 4)])
 def test_a_million_cells_are_counted_in_bounded_memory(text: str, expected: int) -> None:
+    """S6, M22: counted before anything is expanded."""
     hundred = ", ".join(str(number) for number in range(1, 101))
     tenths = ", ".join(str(number / 10) for number in range(1, 101))
     shares = ", ".join(str(number / 200) for number in range(1, 101))
@@ -344,7 +346,7 @@ def test_a_million_cells_are_counted_in_bounded_memory(text: str, expected: int)
 
 
 def test_listing_is_lazy() -> None:
-    """The first of very many cells come without the others."""
+    """S6, M22: the first of very many cells come without the others."""
     levels = ", ".join(str(number) for number in range(1, 1001))
     campaign = parse_campaign(f"campaign: x\nscenarios: same-host\nfactors: {{own.a: [{levels}], own.b: [{levels}]}}\n")
     first = next(planned_cells(campaign, LAB))

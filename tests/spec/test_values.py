@@ -47,6 +47,7 @@ def read(name: str, written: str) -> Level:
     ],
 )
 def test_values_become_canonical(name: str, written: str, expected: Level) -> None:
+    """S1: on, off, true and false are one form; times and MAC addresses stay text."""
     found = read(name, written)
     assert found == expected
     assert type(found) is type(expected)

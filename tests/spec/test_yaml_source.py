@@ -52,6 +52,7 @@ def value(written: str) -> object:
     ],
 )
 def test_scalars_follow_the_core_schema_of_yaml_1_2(written: str, expected: object) -> None:
+    """S1, M20: what YAML 1.1 makes numbers and truth values of."""
     found = value(written)
     assert found == expected
     assert isinstance(found, bool) == isinstance(expected, bool)
@@ -59,6 +60,7 @@ def test_scalars_follow_the_core_schema_of_yaml_1_2(written: str, expected: obje
 
 
 def test_a_key_named_on_stays_a_word() -> None:
+    """S1, M20: YAML 1.1 reads it as true."""
     assert parse("on: 1\n").plain() == {"on": 1}
 
 
@@ -68,6 +70,7 @@ def test_numbers_remember_how_they_were_written() -> None:
 
 
 def test_a_duplicate_key_names_both_places() -> None:
+    """S1, M20: other loaders take the last without a word."""
     (problem,) = mistakes("factors:\n  nic_model: [virtio]\n  streams: 1\n  nic_model: [e1000]\n")
     assert (problem.line, problem.column, problem.key) == (4, 3, "factors.nic_model")
     assert "line 2, column 3" in problem.message
@@ -79,6 +82,7 @@ def test_every_duplicate_key_is_told() -> None:
 
 
 def test_byte_order_mark_and_windows_line_ends_are_no_mistakes() -> None:
+    """S9: editors of other systems leave them."""
     document = parse("\ufeffa: 1\r\nb:\r\n  c: x\r\n")
     assert document.plain() == {"a": 1, "b": {"c": "x"}}
     place = document.place(("b", "c"))
@@ -111,6 +115,7 @@ def test_byte_order_mark_and_windows_line_ends_are_no_mistakes() -> None:
     ],
 )
 def test_what_is_no_such_file_is_told_at_its_place(text: str, line: int, column: int, words: str) -> None:
+    """S9: tabs and no-break spaces among them, with line and column."""
     problem = mistakes(text)[0]
     assert (problem.line, problem.column) == (line, column)
     assert words in problem.message

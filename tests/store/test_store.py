@@ -236,6 +236,7 @@ def test_an_interrupted_campaign_tells_its_attempts_and_starts_no_others(store: 
 
 
 def test_no_two_living_vms_have_one_address(store: Store) -> None:
+    """L12, M17: MAC addresses are made from these."""
     campaign = submit(store)
     handle = started_and_claimed(store, campaign)
     first, last = IPv4Address("198.18.0.16"), IPv4Address("198.18.0.19")

@@ -69,6 +69,7 @@ def test_text_around_a_document_changes_nothing(case: Case, before: str, after: 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r\r\n"])
 @pytest.mark.parametrize("case", JSON_CASES, ids=str)
 def test_encodings_and_line_ends_change_nothing(case: Case, encoding: str, end: str) -> None:
+    """S9: also in what guests print."""
     if case.capture.stdout.startswith(codecs.BOM_UTF16_LE):
         text = case.capture.stdout.decode("utf-16")
     else:

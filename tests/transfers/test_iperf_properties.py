@@ -24,6 +24,7 @@ ALONE = [
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r\r\n"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_encodings_and_line_ends_change_nothing(case: Case, encoding: str, end: str) -> None:
+    """S9: also in what guests print."""
     text = case.capture.stdout.decode().replace("\r\n", "\n")
     reading = parse(replace(case.capture, stdout=text.replace("\n", end).encode(encoding)))
     assert replace(reading, warnings=()) == replace(parse(case.capture), warnings=())

@@ -77,6 +77,7 @@ def test_what_was_asked_for_passes_and_becomes_facts() -> None:
     ],
 )
 def test_a_mismatch_is_the_labs_error(said: dict[str, str], asked: dict[str, object], kind: str) -> None:
+    """L9, L14: the adapter is found by its MAC address, and has the address that it was given."""
     with pytest.raises(LabError) as raised:
         verify(Guest(GOOD | said), **asked)
     assert raised.value.kind == kind
@@ -109,6 +110,7 @@ def test_values_reach_the_script_as_arguments_only() -> None:
 def test_what_the_hypervisor_made_otherwise_is_told(
     asked: dict[str, object], made: dict[str, str | int | float | bool | None], said: str
 ) -> None:
+    """L9, M15, M16: options that libvirt has dropped."""
     values: dict[str, object] = {
         "image": "probe", "nic_model": "virtio", "vcpus": 1, "memory": 2**27, "queues": 1, "machine_type": "q35",
     }  # fmt: skip
