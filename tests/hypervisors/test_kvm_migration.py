@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +21,10 @@ from labctl.errors import AttemptCancelled
 from labctl.model.lab import Image, ImageKind
 from labctl.model.order import MigrationOrder
 from labctl.model.result import MigrationSample
+from labctl.spec.documents import to_json
 from tests.hypervisors.guests import Guests, an_order, guests_of
 from tests.hypervisors.test_kvm_connection import libvirtd
-from tests.hypervisors.test_kvm_vm import remove_pools_of
+from tests.hypervisors.test_kvm_vm import remove_pools_of, wait_until
 from tests.values import a_lab
 from workers.channels.base import Channel
 from workers.hypervisors.base import MigrationOutcome, Vm
@@ -176,9 +178,39 @@ def test_a_cancelled_attempt_brings_its_vm_home(guests: Guests) -> None:
     guests.driver.destroy(vm)
 
 
+MOVE = """
+import sys
+from labctl.model.lab import Lab
+from labctl.spec.documents import from_json
+from tests.hypervisors.guests import STORE, an_order
+from workers.guard import Guard
+from workers.hypervisors.base import Vm
+from workers.hypervisors.kvm.driver import KvmDriver
+
+name, uuid, mac, bandwidth = sys.argv[1:]
+driver = KvmDriver(from_json(Lab, sys.stdin.read()), store=STORE, guard=Guard())
+driver.migrate(Vm(name=name, uuid=uuid, host="a", mac=mac, address=None), "b", an_order(bandwidth=int(bandwidth)))
+"""
+
+
 @lab
 @pytest.mark.faults
+def test_l5_m10_a_worker_that_is_killed_on_the_way_leaves_its_vm_on_the_source(guests: Guests) -> None:
+    vm, channel = guests.boot()
+    worker = subprocess.Popen(
+        [sys.executable, "-c", MOVE, vm.name, vm.uuid, vm.mac, str(SLOW)], stdin=subprocess.PIPE, text=True
+    )
+    assert worker.stdin is not None
+    with when_under_way(guests, vm, worker.kill):
+        worker.stdin.write(to_json(guests.lab))
+        worker.stdin.close()
+        assert worker.wait(60) == -signal.SIGKILL
+    wait_until(lambda: found_on(guests, vm) == ["a"])
+    assert_still_on_source(guests, vm, channel)
+
+
 @lab
+@pytest.mark.faults
 def test_a_destination_whose_libvirt_is_down(guests: Guests) -> None:
     vm, channel = guests.boot()
     hosts = dict(guests.lab.hosts)
@@ -193,7 +225,6 @@ def test_a_destination_whose_libvirt_is_down(guests: Guests) -> None:
 
 @lab
 @pytest.mark.faults
-@lab
 def test_a_migration_address_where_nobody_is(guests: Guests) -> None:
     """L3: the lab file's address is used and no other."""
     hosts = dict(guests.lab.hosts)
@@ -208,7 +239,6 @@ def test_a_migration_address_where_nobody_is(guests: Guests) -> None:
 
 @lab
 @pytest.mark.faults
-@lab
 def test_a_destination_qemu_that_dies_on_the_way(guests: Guests) -> None:
     vm, channel = guests.boot()
     with when_under_way(guests, vm, lambda: os.kill(the_pid(guests, vm, "b"), signal.SIGKILL)):
@@ -219,7 +249,6 @@ def test_a_destination_qemu_that_dies_on_the_way(guests: Guests) -> None:
 
 @lab
 @pytest.mark.faults
-@lab
 def test_a_destination_libvirt_that_hangs_on_the_way(guests: Guests) -> None:
     vm, channel = guests.boot()
     pid = libvirtd(guests.lab, "b")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from sqlalchemy import Engine, inspect
 
 from labctl.errors import LabError, SpecError
 from labctl.store import Store, open_store, sqlite_url
+from labctl.store.database import Database
 from labctl.store.engines import make_engine
 from labctl.store.place import network_file_system, parse_url
 from labctl.store.schema import NEWEST, REVISIONS
@@ -250,3 +253,33 @@ def test_a_state_directory_may_have_any_name(tmp_path: Path) -> None:
     state = tmp_path / "a b?c#d%20e"
     open_store(state).close()
     assert (state / "labctl.sqlite").is_file()
+
+
+def test_m19_who_reads_and_then_writes_is_alone_from_the_first_word_on(tmp_path: Path) -> None:
+    """M19: otherwise SQLite refuses the write at once, whatever the timeout, when somebody wrote after the reading."""
+    store = open_store(tmp_path)
+    campaign = submit(store)
+    read, wrote = "SELECT priority FROM campaigns", "UPDATE campaigns SET priority = priority + 1"
+    plain = [sqlite3.connect(tmp_path / "labctl.sqlite", timeout=30, isolation_level=None) for _ in range(2)]
+    plain[0].execute("BEGIN")
+    plain[0].execute(read).fetchall()
+    plain[1].execute(wrote)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        plain[0].execute(wrote)
+    plain[0].rollback()
+
+    database = Database(make_engine(parse_url(sqlite_url(tmp_path))))
+    other = threading.Thread(target=store.set_priority, args=[campaign, 10])
+    with database.writing() as db:
+        (before,) = db.exec_driver_sql(read).scalars()
+        other.start()
+        other.join(0.3)
+        assert other.is_alive(), "the other one waits for its turn"
+        db.exec_driver_sql(wrote)
+        assert list(db.exec_driver_sql(read).scalars()) == [before + 1]
+    other.join(30)
+    assert store.head(campaign).priority == 10
+    database.close()
+    store.close()
+    for connection in plain:
+        connection.close()
