@@ -31,7 +31,8 @@ class RunLine:
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningLine:
-    """One opening of the windows, or all the time without windows: wall times, what was done in it."""
+    """One opening of the windows, from when the rehearsal began on, or all the time without windows: wall times, what was done
+    in it."""
 
     start: float
     end: float
@@ -191,7 +192,7 @@ def _opening_lines(rehearsal: Rehearsal, shifts: list[Shift]) -> Iterator[Openin
     for opening, some in within.items():
         first, last = rehearsal.began + some[0].began, rehearsal.began + max(shift.ended for shift in some)
         whole = opening or Opening(start=first, end=last)
-        yield OpeningLine(start=whole.start, end=whole.end, attempts=len(some), used=last - first)
+        yield OpeningLine(start=max(whole.start, rehearsal.began), end=whole.end, attempts=len(some), used=last - first)
 
 
 def _host_lines(rehearsal: Rehearsal, shifts: list[Shift]) -> Iterator[HostLine]:

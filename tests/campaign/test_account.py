@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from labctl.campaign.rehearsal import Rehearsal
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, RunState
 from labctl.model.result import CampaignRecord, CellRecord, RunRecord
 from labctl.model.scenario import Scenario
+from labctl.model.window import DAY, Day, Windows, WindowTime
 from labctl.store import LeaseLine, VmRecord
 from tests.values import a_campaign, a_lab, a_result
 
@@ -54,6 +56,15 @@ def test_a_rehearsal_without_faults_is_told_in_hours_and_hosts() -> None:
     assert (second.started, second.seconds, second.hosts, second.attempts) == (1040.0, 50.0, ("b",), 2)
     (opening,) = account.openings
     assert (opening.start, opening.used, opening.attempts) == (1000.0, 90.0, 3)
+
+
+def test_an_opening_that_was_open_already_is_told_from_the_beginning_of_the_rehearsal_on() -> None:
+    friday = WindowTime(start=20 * 60, end=DAY, days=frozenset({Day.FRI}))
+    windows = Windows(zone="UTC", times=(friday, WindowTime(start=0, end=DAY, days=frozenset({Day.SAT}))))
+    saturday = datetime(2026, 10, 24, 18, tzinfo=UTC).timestamp()
+    campaign = a_campaign(scenarios=(Scenario.SAME_HOST,), windows=windows)
+    (opening,) = account_of(a_rehearsal(campaign=campaign, began=saturday), vms_left=()).openings
+    assert (opening.start, opening.end) == (saturday, saturday + 6 * 3600.0)
 
 
 @pytest.mark.parametrize("state", [RunState.PENDING, RunState.ACTIVE, RunState.DONE])

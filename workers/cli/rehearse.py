@@ -68,7 +68,7 @@ def rehearse(
         write_faults(world, schedule.faults)
         if not as_json:
             console.print(
-                f"[reverse bold] Rehearsal [/] {escape(checked.name)} on lab {escape(lab.name)}: {_SIMULATED}"
+                f"[reverse bold]Rehearsal[/] of {escape(checked.name)} on lab {escape(lab.name)}: {_SIMULATED}"
             )
         told = (lambda _: None) if as_json else (lambda text: console.print(text, style="dim", markup=False))
         with _ended_as_by_a_person():
@@ -112,7 +112,10 @@ def _begin(at: str | None, campaign: Campaign) -> float:
     try:
         asked = datetime.fromisoformat(at)
     except ValueError as error:
-        raise SpecError(f"--at: {at!r} is no time.", why=str(error), todo="Write it like 2026-10-24T18:00.") from error
+        raise SpecError(
+            f"--at {at} is no date with a time.",
+            todo="Give both, as in 2026-10-24T18:00; without a zone it is in that of the campaign's windows.",
+        ) from error
     return asked.replace(tzinfo=asked.tzinfo or _zone(campaign)).timestamp()
 
 
@@ -196,7 +199,7 @@ def _print_runs(console: Console, account: Account, zone: ZoneInfo | None) -> No
         shown = [*runs[:_SHOWN_RUNS], None, *runs[-_SHOWN_RUNS:]]
     for run in shown:
         if run is None:
-            table.add_row("...", "", f"{len(runs) - 2 * _SHOWN_RUNS} more")
+            table.add_row(f"... {len(runs) - 2 * _SHOWN_RUNS} more")
             continue
         tries = f" ({run.attempts} attempts)" if run.attempts > 1 else ""
         repeat = "anchor" if run.purpose == "anchor" else str(run.replicate)
@@ -211,7 +214,7 @@ def _print_openings(console: Console, account: Account, zone: ZoneInfo | None) -
     if not account.zone:
         return
     table = Table(box=None, title="Openings used", title_justify="left", title_style="bold", pad_edge=False)
-    for name in ("from", "to", "hours", "used", "attempts"):
+    for name in ("from", "to", "hours", "worked", "attempts"):
         table.add_column(name, justify="left" if name in ("from", "to") else "right")
     for line in account.openings[:_SHOWN_OPENINGS]:
         table.add_row(
