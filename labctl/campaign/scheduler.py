@@ -141,9 +141,14 @@ class _Round:
         for start in starts:
             standing = by_id[start.campaign]
             assert standing.reader is not None
-            order = standing.known.order(standing.reader.runs[start.run.id].cell, start.position)
             asked.append(
-                AttemptStart(run_id=start.run.id, order=order, resources=start.resources, estimate=start.run.seconds)
+                AttemptStart(
+                    run_id=start.run.id,
+                    order=standing.known.order(standing.reader.runs[start.run.id].cell, start.position),
+                    resources=start.resources,
+                    estimate=start.run.seconds,
+                    claim_by=self._latest_begin(standing, start),
+                )
             )
         handles = self._store.start_attempts(self._lab, asked)
         for start, handle in zip(starts, handles, strict=True):
@@ -152,6 +157,13 @@ class _Round:
                 standing.at_work = True
                 self.started.append((standing.known, handle))
                 self.outlook.tell_of_start(standing)
+
+    def _latest_begin(self, standing: Standing, start: Start) -> float | None:
+        """Until when a run may be begun to end before its window closes; None without windows."""
+        assert standing.opening is not None
+        if standing.opening.end == inf:
+            return None
+        return max(self._now, standing.opening.end - start.run.seconds)
 
 
 def _ground(

@@ -5,6 +5,7 @@ from labctl.store.store import Store, open_store
 from labctl.store.values import (
     ENGINE_GONE,
     MESSAGE_LOST,
+    NOT_WANTED,
     WORKER_LOST,
     Accepted,
     ActiveAttempt,
@@ -31,6 +32,7 @@ from labctl.store.values import (
 __all__ = [
     "ENGINE_GONE",
     "MESSAGE_LOST",
+    "NOT_WANTED",
     "WORKER_LOST",
     "Accepted",
     "ActiveAttempt",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select, update
 
 from labctl import clock
 from labctl.model.order import RunOrder
@@ -13,7 +13,8 @@ from labctl.model.outcome import AttemptState, CampaignState, RunState
 from labctl.spec.documents import from_json, to_json
 from labctl.store.room import IN_PROGRESS, Room, held, shown
 from labctl.store.tables import attempts, campaigns, leases, runs
-from labctl.store.values import AttemptHandle, AttemptStart, ClaimedAttempt, Sign
+from labctl.store.values import NOT_WANTED, AttemptHandle, AttemptStart, ClaimedAttempt, Sign
+from labctl.store.withdrawal import withdraw_sent
 
 _WANTED = (
     select(runs.c.id, runs.c.campaign_id, runs.c.state, campaigns.c.state.label("campaign_state"))
@@ -47,7 +48,11 @@ _GIVE_SHARE = (
 )
 _CLAIM = (
     update(attempts)
-    .where(held(AttemptState.SENT))
+    .where(
+        held(AttemptState.SENT),
+        or_(attempts.c.claim_by.is_(None), attempts.c.claim_by >= bindparam("at")),
+        exists().where(campaigns.c.id == attempts.c.campaign_id, campaigns.c.state == CampaignState.ACTIVE),
+    )
     .values(
         state=AttemptState.CLAIMED,
         worker=bindparam("by_worker"),
@@ -57,6 +62,7 @@ _CLAIM = (
     )
     .returning(attempts.c.number, attempts.c.run_id, attempts.c.campaign_id, attempts.c.order_document)
 )
+_STILL_SENT = select(attempts.c.id).where(held(AttemptState.SENT))
 _BEAT = (
     update(attempts)
     .where(held(AttemptState.CLAIMED))
@@ -92,12 +98,18 @@ class Attempts(Room):
         return tuple(found.get(at) for at in range(len(starts)))
 
     def claim(self, handle: AttemptHandle, *, worker: str) -> ClaimedAttempt | None:
-        """Make an attempt that was sent this worker's, once. None when its message came twice or its token is void."""
+        """Make an attempt that was sent this worker's, once. None when its message came twice or its token is void.
+
+        None is also when its campaign is no longer active, or it would not end before the window closes any more: the
+        attempt is given back then, at no try of its run.
+        """
         with self._db.writing(alone=False) as db:
             row = db.execute(_CLAIM, shown(handle) | {"by_worker": worker, "at": clock.now()}).first()
-            if row is None:
-                return None
-            _, lab = self._documents_of(db, row.campaign_id)
+            if row is not None:
+                _, lab = self._documents_of(db, row.campaign_id)
+        if row is None:
+            self._give_back(handle)
+            return None
         return ClaimedAttempt(
             id=handle.id,
             token=handle.token,
@@ -107,6 +119,11 @@ class Attempts(Room):
             order=from_json(RunOrder, row.order_document),
             lab=lab,
         )
+
+    def _give_back(self, handle: AttemptHandle) -> None:
+        """Its message has been used up, so nobody else will claim it."""
+        with self._db.writing() as db:
+            withdraw_sent(db, db.execute(_STILL_SENT, shown(handle)).scalars().all(), NOT_WANTED)
 
     def heartbeat(self, handle: AttemptHandle, *, phase: str) -> str:
         """Say that an attempt lives, and in which phase. Returns why it must end, or an empty string."""
@@ -171,6 +188,7 @@ def _create(
                 "state": AttemptState.SENT,
                 "hosts": ",".join(item.order.placement.hosts),
                 "estimate": item.estimate,
+                "claim_by": item.claim_by,
                 "order_document": to_json(item.order),
                 "created": now,
             }

@@ -11,7 +11,8 @@ from labctl import clock
 from labctl.model.outcome import CampaignState, Purpose, RunState
 from labctl.store.room import Room, campaign_row, least_share, newest_attempt, same_content
 from labctl.store.tables import campaigns, runs
-from labctl.store.values import CampaignHead, CampaignLine, QueuedCampaign
+from labctl.store.values import NOT_WANTED, CampaignHead, CampaignLine, QueuedCampaign
+from labctl.store.withdrawal import sent_attempts, withdraw_sent
 
 _HEAD = select(campaigns).where(campaigns.c.id == bindparam("campaign"))
 _QUEUE = (
@@ -111,7 +112,8 @@ class Campaigns(Room):
     ) -> bool:
         """Change a campaign's state, and say whether it was another one before.
 
-        `stop_attempts` asks its attempts in progress to end at their next step; `why` is kept for people. One that is
+        One that is no longer active begins nothing more: attempts that nobody has claimed are given back, at no try of their
+        runs. `stop_attempts` asks the others to end at their next step; `why` is kept for people. One that is
         made active again begins with the share of those that are, and one that had ended also with its troubles forgiven.
         A campaign that stands in none of `only_from` is left as it is.
         """
@@ -128,6 +130,8 @@ class Campaigns(Room):
                 values["share"] = max(before.share, least_share(db, before.lab))
                 if CampaignState(before.state).ended:
                     values["forgiven"] = newest_attempt(campaign_id)
+            if state is not CampaignState.ACTIVE:
+                withdraw_sent(db, sent_attempts(db, campaign_id), NOT_WANTED)
             db.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(**values))
         return bool(before.state != state)
 

@@ -17,6 +17,7 @@ from labctl.spec.documents import to_json
 from labctl.store.room import IN_PROGRESS, Room, held, shown
 from labctl.store.tables import attempts, campaigns, cells, hosts, leases, raw_outputs, runs, vms
 from labctl.store.values import Accepted, After, AttemptHandle
+from labctl.store.withdrawal import uncount
 
 _END = (
     update(attempts)
@@ -129,7 +130,8 @@ class Endings(Room):
         of those that this call gave up.
 
         Those that are no longer in one of `states` are left alone. Their leases stay until `cleaned` says that their
-        VMs are gone. With the outcome `cancelled` an attempt doesn't count as one of its run's tries.
+        VMs are gone. With the outcome `cancelled` an attempt doesn't count as one of its run's tries, and what its campaign
+        was given for it is given back.
         """
         if not attempt_ids:
             return ()
@@ -143,14 +145,13 @@ class Endings(Room):
                 kind=why.kind,
                 result_document=to_json(AttemptResult(detail=why)),
             )
-            .returning(attempts.c.id, attempts.c.run_id)
+            .returning(attempts.c.id)
         )
         with self._db.writing() as db:
-            lost = db.execute(lose).all()
+            lost = tuple(sorted(db.execute(lose).scalars()))
             if lost and why.outcome is Outcome.CANCELLED:
-                theirs = runs.c.id.in_([row.run_id for row in lost])
-                db.execute(update(runs).where(theirs).values(tries=runs.c.tries - 1))
-        return tuple(sorted(row.id for row in lost))
+                uncount(db, lost)
+        return lost
 
     def lost_attempts(self, *, lab: str | None = None) -> tuple[int, ...]:
         """Attempts that were given up, or ended without getting rid of their VMs, and still hold leases for that."""

@@ -128,6 +128,7 @@ attempts = Table(
     Column("state", String(16), nullable=False),
     Column("hosts", Text, nullable=False, default=""),
     Column("estimate", Float, nullable=False, default=0.0),
+    Column("claim_by", Float),
     Column("beats", Integer, nullable=False, default=0),
     Column("blamed", Text, nullable=False, default=""),
     Column("order_document", Text, nullable=False),

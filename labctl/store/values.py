@@ -24,6 +24,12 @@ MESSAGE_LOST = OutcomeDetail(
     what="No worker took the attempt up.",
     why="Its message was lost with the broker, or no worker listens for this lab.",
 )
+NOT_WANTED = OutcomeDetail(
+    outcome=Outcome.CANCELLED,
+    kind="not-wanted",
+    what="The attempt was given back before it began.",
+    why="Its campaign was paused, stopped or cancelled meanwhile, or its window would have closed before its end.",
+)
 ENGINE_GONE = OutcomeDetail(
     outcome=Outcome.CANCELLED,
     kind="engine-gone",
@@ -102,12 +108,14 @@ class PendingRun:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptStart:
-    """An attempt to be started: its run, what it is to do, what it leases, and for how many seconds presumably."""
+    """An attempt to be started: its run, what it is to do, what it leases, and for how many seconds presumably. After
+    `claim_by` (epoch seconds) it is not begun any more, because its window would close too early; None: at any time."""
 
     run_id: int
     order: RunOrder
     resources: frozenset[str]
     estimate: float = 0.0
+    claim_by: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl import clock
-from labctl.campaign import commands, judgement
+from labctl.campaign import commands, judgement, scheduler
 from labctl.errors import SpecError
 from labctl.model.campaign import Anchor, Campaign
 from labctl.model.lab import SecretRef
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, Purpose
 from labctl.model.window import Windows, WindowTime
 from labctl.store import AttemptHandle, AttemptStart, Store, open_store
-from tests.campaign.outbox import submitted
+from tests.campaign.outbox import Outbox, submitted
 from tests.values import a_campaign, a_lab, a_result, an_order
 
 STATES = tuple(CampaignState)
@@ -175,6 +175,26 @@ def test_a_paused_campaign_lets_its_attempts_finish(store: Store) -> None:
     assert store.start_attempts("lab", [_next(store, head.id)]) == (None,)
     assert judgement.accept(store, handle, a_result())
     assert store.head(head.id).why == "the lab is needed"
+
+
+@pytest.mark.parametrize("asked", [commands.pause, commands.cancel])
+def test_what_waits_for_a_worker_is_not_begun_after_a_pause_or_a_cancellation(
+    store: Store, asked: Callable[..., object]
+) -> None:
+    """Nothing of the campaign is in progress then, although its message is still on its way."""
+    head, outbox = submitted(store, repeats=2), Outbox()
+    assert scheduler.advance(store, outbox).started == 1
+    ended = asked(store, head.id)
+    assert store.active_attempts(head.id) == ()
+    assert store.claim(outbox.attempts[0], worker="w:1") is None
+    assert store.leases() == ()
+    if asked is commands.cancel:
+        assert store.run_counts(head.id) == {"cancelled": ended} == {"cancelled": 4}
+        return
+    assert store.run_counts(head.id) == {"pending": 4}
+    commands.resume(store, head.id)
+    assert scheduler.advance(store, outbox).started == 1
+    assert store.claim(outbox.attempts[1], worker="w:1") is not None
 
 
 def test_paused_now_its_attempts_are_stopped_and_their_runs_go_back(store: Store) -> None:

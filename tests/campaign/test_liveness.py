@@ -117,14 +117,11 @@ def test_an_unclaimed_attempt_whose_message_still_waits_is_left_alone(store: Sto
     assert state(store, waits) is AttemptState.SENT
 
 
-@pytest.mark.parametrize("hold", ["window opens Mon 22:00 UTC", "nothing that is left fits before 06:00 UTC", None])
-def test_a_message_that_waits_beyond_its_window_or_a_pause_is_withdrawn(store: Store, hold: str | None) -> None:
+@pytest.mark.parametrize("hold", ["window opens Mon 22:00 UTC", "nothing that is left fits before 06:00 UTC"])
+def test_a_message_that_waits_beyond_its_window_is_withdrawn(store: Store, hold: str) -> None:
     head, outbox, clock = submitted(store), Outbox(), Clock()
     handle = send(store, head)
-    if hold is None:
-        commands.pause(store, head.id)
-    else:
-        store.set_hold(head.id, hold)
+    store.set_hold(head.id, hold)
     watch = liveness.Watch(PATIENCE, clock)
     liveness.give_up_lost(store, watch, outbox)
     clock.now += 61

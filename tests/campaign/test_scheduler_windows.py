@@ -10,20 +10,29 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from labctl.campaign import scheduler
+from labctl.campaign import judgement, scheduler
+from labctl.campaign.known import KnownCampaign
 from labctl.model.outcome import CampaignState
 from labctl.model.scenario import Scenario
 from labctl.model.window import Day, Windows, WindowTime
-from labctl.store import Store, open_store
+from labctl.plan.choose import Resources
+from labctl.store import AttemptHandle, Store, open_store
 from tests.campaign.byhand import lab_of
 from tests.campaign.outbox import Outbox, carry_out, submitted
-from tests.campaign.wall import Wall
+from tests.campaign.wall import Wall, machine_in
 from tests.values import a_result
 
 DUBLIN = "Europe/Dublin"
 NIGHTS = Windows(zone=DUBLIN, times=(WindowTime(start=22 * 60, end=6 * 60),))
 ONE_CELL: dict[str, object] = {"factors": {"nic_model": ("virtio",)}}
 HOUR = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def in_dublin() -> Iterator[None]:
+    """This machine, too."""
+    with machine_in(DUBLIN):
+        yield
 
 
 @pytest.fixture
@@ -45,13 +54,23 @@ def instant(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(DUBLIN)).timestamp()
 
 
+def begun(store: Store) -> AttemptHandle:
+    """The only run that can be started, claimed."""
+    outbox = Outbox()
+    assert scheduler.advance(store, outbox).started == 1
+    assert store.claim(outbox.attempts[0], worker="w:1") is not None
+    return outbox.attempts[0]
+
+
 def work(store: Store, wall: Wall, *, seconds: float) -> int:
     """Start what can be started, and carry it out. Returns how many that was."""
     outbox = Outbox()
     started = scheduler.advance(store, outbox).started
+    for handle in outbox.attempts:
+        assert store.claim(handle, worker="w:1") is not None
     wall.pass_by(seconds)
     for handle in outbox.attempts:
-        assert carry_out(store, handle, a_result())
+        assert judgement.accept(store, handle, a_result())
     return started
 
 
@@ -111,6 +130,37 @@ def test_what_was_learnt_of_others_decides_for_cells_without_a_run_yet(store: St
     wall.go_to("2026-10-13 04:00", DUBLIN)
     assert work(store, wall, seconds=1.5 * HOUR) == 1
     assert work(store, wall, seconds=0.0) == 0
+
+
+def test_a_message_that_waited_too_long_begins_nothing_that_would_outlast_the_window(store: Store, wall: Wall) -> None:
+    windows = {"windows": NIGHTS, "settings": {"seconds": 3600.0}, "repeats": 1, "warmups": 0} | ONE_CELL
+    head, outbox = submitted(store, **windows), Outbox()
+    wall.go_to("2026-10-13 04:30", DUBLIN)
+    scheduler.advance(store, outbox)
+    (handle,) = outbox.attempts
+    share = store.queue()[0].share
+    wall.go_to("2026-10-13 05:15", DUBLIN)
+    assert store.claim(handle, worker="w:1") is None
+    assert (store.signs(), store.leases(), store.run_counts(head.id)) == ((), (), {"pending": 1})
+    assert store.queue()[0].share < share, "what it was given is given back"
+    assert scheduler.advance(store, outbox).started == 0
+    assert store.head(head.id).hold == "nothing that is left fits before 06:00 Europe/Dublin"
+    wall.go_to("2026-10-13 22:00", DUBLIN)
+    assert scheduler.advance(store, outbox).started == 1
+    wall.pass_by(60)
+    claimed = store.claim(outbox.attempts[1], worker="w:1")
+    assert claimed is not None, "it may still end in time"
+    assert store.pending_runs(head.id, limit=1) == ()
+    assert store.tries(claimed.id)[1] == 1
+
+
+def test_a_run_that_fits_to_the_second_may_begin_at_once(store: Store, wall: Wall) -> None:
+    head = submitted(store, windows=NIGHTS, settings={"seconds": 3600.0}, **ONE_CELL, repeats=1, warmups=0)
+    estimate = KnownCampaign(head, Resources()).waiting_run(store, store.pending_runs(head.id, limit=1)[0]).seconds
+    wall.at = instant("2026-10-13 06:00") - estimate
+    outbox = Outbox()
+    assert scheduler.advance(store, outbox).started == 1
+    assert store.claim(outbox.attempts[0], worker="w:1") is not None
 
 
 @pytest.mark.parametrize(
@@ -181,8 +231,7 @@ def test_c11_many_engines_tell_of_a_window_once(store: Store, wall: Wall, tmp_pa
 def test_a_campaign_whose_windows_are_closed_for_good_is_stopped_and_says_why(store: Store, wall: Wall) -> None:
     head = submitted(store, lab_of("a"), windows=replace(NIGHTS, until=date(2026, 10, 13)), repeats=3, **ONE_CELL)
     wall.go_to("2026-10-13 23:00", DUBLIN)
-    outbox = Outbox()
-    assert scheduler.advance(store, outbox).started == 1
+    handle = begun(store)
     wall.go_to("2026-10-14 00:00", DUBLIN)
     assert scheduler.advance(store, Outbox()).ended == (head.id,)
     stopped = store.head(head.id)
@@ -191,7 +240,7 @@ def test_a_campaign_whose_windows_are_closed_for_good_is_stopped_and_says_why(st
         "Its windows are closed for good: nothing of it runs after 2026-10-13, with 2 of 3 runs left."
     )
     assert kinds(store, head.id) == ["started", "campaign-stopped"]
-    assert carry_out(store, outbox.attempts[0], a_result()), "an attempt in progress may finish"
+    assert judgement.accept(store, handle, a_result()), "an attempt in progress may finish"
     store.set_state(head.id, CampaignState.ACTIVE)
     scheduler.advance(store, Outbox())
     assert store.state(head.id) is CampaignState.STOPPED
@@ -200,12 +249,11 @@ def test_a_campaign_whose_windows_are_closed_for_good_is_stopped_and_says_why(st
 def test_a_campaign_that_had_its_last_run_in_its_last_window_is_done(store: Store, wall: Wall) -> None:
     head = submitted(store, lab_of("a"), windows=replace(NIGHTS, until=date(2026, 10, 13)), repeats=1, **ONE_CELL)
     wall.go_to("2026-10-13 23:59", DUBLIN)
-    outbox = Outbox()
-    assert scheduler.advance(store, outbox).started == 1
+    handle = begun(store)
     wall.go_to("2026-10-14 00:00", DUBLIN)
     scheduler.advance(store, Outbox())
     assert store.state(head.id) is CampaignState.ACTIVE
-    carry_out(store, outbox.attempts[0], a_result())
+    assert judgement.accept(store, handle, a_result())
     assert scheduler.advance(store, Outbox()).ended == (head.id,)
     assert store.state(head.id) is CampaignState.DONE
 

@@ -258,6 +258,10 @@ class AnyOrder(RuleBasedStateMachine):
         changed = self.store.set_state(campaign, state, stop_attempts=state is CampaignState.PAUSED)
         assert changed == (self.campaigns[campaign] is not state)
         self.campaigns[campaign] = state
+        for known in self.attempts.values():
+            if known.campaign == campaign and known.state is AttemptState.SENT and state is not CampaignState.ACTIVE:
+                known.state = AttemptState.LOST
+                self._free(known)
 
     @precondition(lambda self: self.campaigns)
     @rule(data=st.data())

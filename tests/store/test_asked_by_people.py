@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from labctl import clock
 from labctl.errors import SpecError
 from labctl.model.campaign import PlannedCell
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, Purpose
-from labctl.store import WORKER_LOST, After, AttemptHandle, AttemptStart, Contents, Store
+from labctl.store import MESSAGE_LOST, WORKER_LOST, After, AttemptHandle, AttemptStart, Contents, Store
+from labctl.store.engines import make_engine
+from labctl.store.place import parse_url
+from labctl.store.tables import campaigns
+from tests.campaign.wall import Wall
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
 
 STOPPED = OutcomeDetail(outcome=Outcome.CANCELLED, kind="cell-stopped", what="It fails on every host.")
@@ -31,12 +36,18 @@ def submit(store: Store, *, runs: int = 3, lab: str = "lab", digest: str = "d", 
     )
 
 
-def started(store: Store, campaign: int) -> AttemptHandle:
+def sent_at(store: Store, campaign: int, host: str, *, by: float | None = None) -> AttemptHandle:
+    """The next run, sent."""
     run = store.pending_runs(campaign, limit=1)[0]
-    (handle,) = store.start_attempts(
-        "lab", [AttemptStart(run_id=run.id, order=an_order(), resources=frozenset({"host:a"}), estimate=1.0)]
-    )
+    resources = frozenset({f"host:{host}", f"machine:{host}"})
+    asked = AttemptStart(run_id=run.id, order=an_order(), resources=resources, estimate=1.0, claim_by=by)
+    (handle,) = store.start_attempts("lab", [asked])
     assert handle is not None
+    return handle
+
+
+def started(store: Store, campaign: int) -> AttemptHandle:
+    handle = sent_at(store, campaign, "a")
     assert store.claim(handle, worker="w:1") is not None
     return handle
 
@@ -109,6 +120,69 @@ def test_no_run_of_a_lost_attempt_goes_back_in_a_cancelled_campaign(store: Store
     store.cleaned(handle.id, again=True)
     assert store.run_counts(campaign) == {"lab-error": 1}
     assert store.leases() == ()
+
+
+NOT_ACTIVE = [CampaignState.PAUSED, CampaignState.STOPPED, CampaignState.CANCELLED]
+
+
+@pytest.mark.parametrize("state", NOT_ACTIVE)
+def test_what_nobody_has_begun_goes_back_with_the_change_of_state_and_what_was_begun_does_not(
+    store: Store, state: CampaignState
+) -> None:
+    campaign = submit(store, runs=3)
+    begun = started(store, campaign)
+    (given,) = [queued.share for queued in store.queue()]
+    sent = sent_at(store, campaign, "b")
+    assert store.set_state(campaign, state)
+    assert [(sign.attempt_id, sign.state) for sign in store.signs()] == [(begun.id, "claimed")]
+    assert {line.resource for line in store.leases()} == {"host:a", "machine:a"}
+    assert store.run_counts(campaign) == {"active": 1, "pending": 2}
+    assert store.tries(sent.id)[1] == 0
+    assert store.claim(sent, worker="w:1") is None, "its message comes late"
+    assert store.set_state(campaign, CampaignState.ACTIVE)
+    assert [queued.share for queued in store.queue()] == [given]
+    assert store.claim(sent, worker="w:1") is None, "the token is void for good"
+    assert store.claim(sent_at(store, campaign, "b"), worker="w:1") is not None
+
+
+def test_an_attempt_whose_campaign_is_not_active_is_never_begun_but_given_back(store: Store, url: str) -> None:
+    """A store in which the state was changed and the attempt left, as one of an older labctl may be."""
+    campaign = submit(store, runs=1)
+    sent = sent_at(store, campaign, "a")
+    with make_engine(parse_url(url)).begin() as db:
+        db.execute(update(campaigns).values(state=CampaignState.PAUSED))
+    assert store.claim(AttemptHandle(id=sent.id, token="0" * 32), worker="w:1") is None
+    assert [sign.attempt_id for sign in store.signs()] == [sent.id], "a message that is not its own changes nothing"
+    assert store.claim(sent, worker="w:1") is None
+    assert (store.signs(), store.leases(), store.run_counts(campaign)) == ((), (), {"pending": 1})
+    assert store.tries(sent.id)[1] == 0
+
+
+def test_an_attempt_is_not_begun_after_the_moment_that_was_set_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = Wall(monkeypatch)
+    campaign = submit(store, runs=2)
+    in_time, late = (sent_at(store, campaign, host, by=wall.at + 5) for host in ("a", "b"))
+    wall.pass_by(5)
+    assert store.claim(in_time, worker="w:1") is not None
+    wall.pass_by(1)
+    assert store.claim(late, worker="w:1") is None
+    assert {line.resource for line in store.leases()} == {"host:a", "machine:a"}
+    assert store.run_counts(campaign) == {"active": 1, "pending": 1}
+
+
+def test_a_cancelled_attempt_gives_back_what_its_campaign_was_given_for_it(store: Store) -> None:
+    campaign = submit(store, runs=3)
+    started(store, campaign)
+    sent = sent_at(store, campaign, "b")
+    assert [queued.share for queued in store.queue()] == [2.0]
+    store.lose_attempts([sent.id], MESSAGE_LOST)
+    assert [queued.share for queued in store.queue()] == [1.0]
+    claimed = sent_at(store, campaign, "c")
+    assert store.claim(claimed, worker="w:1") is not None
+    store.lose_attempts([claimed.id], WORKER_LOST)
+    assert [queued.share for queued in store.queue()] == [2.0], "it has used its hosts"
 
 
 def test_labs_are_those_of_campaigns_each_with_its_newest(store: Store) -> None:

@@ -39,6 +39,7 @@ def upgrade() -> None:
         table.drop_constraint("uq_attempts_token", type_="unique")
         table.add_column(sa.Column("hosts", sa.Text(), nullable=False, server_default=""))
         table.add_column(sa.Column("estimate", sa.Float(), nullable=False, server_default="0"))
+        table.add_column(sa.Column("claim_by", sa.Float(), nullable=True))
         table.add_column(sa.Column("beats", sa.Integer(), nullable=False, server_default="0"))
         table.add_column(sa.Column("blamed", sa.Text(), nullable=False, server_default=""))
         table.create_index("ix_attempts_state_campaign_id", ["state", "campaign_id"])
