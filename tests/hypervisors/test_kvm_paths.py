@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from labctl.model.lab import Lab
+from labctl.model.lab import Accelerator, Lab
 from tests.hypervisors.guests import Guests, guests_of
 from tests.values import a_lab
 from workers.channels.base import Channel
@@ -16,6 +16,7 @@ from workers.channels.ssh import SshChannel
 from workers.guard import Guard
 from workers.hypervisors.kvm import paths
 from workers.hypervisors.kvm.connection import Connections
+from workers.hypervisors.kvm.facts import offers_kvm
 
 ORDINARY = "<cpu><model fallback='forbid'>qemu64</model></cpu>"
 NOWHERE = """<cpu>
@@ -51,6 +52,22 @@ def test_l4_a_processor_that_the_destination_can_not_give_is_told(embedded_lab: 
     told = paths.check_processor(connections, NOWHERE, "b", kind="qemu")
     assert told.startswith("Host b can't give a VM the processor"), told
     assert "avx512-4vnniw" in told
+    connections.close()
+
+
+@pytest.mark.lab
+def test_l4_the_processor_of_a_host_is_one_that_itself_can_give(embedded_lab: Lab) -> None:
+    hosts = {name: replace(host, accelerator=Accelerator.KVM) for name, host in embedded_lab.hosts.items()}
+    lab = replace(embedded_lab, hosts=hosts)
+    connections = Connections(hosts)
+    if not connections.read("a", offers_kvm):
+        pytest.skip("this host has no KVM")
+    processor = paths.processor_on(connections, lab, "a", "b")
+    assert processor.startswith("<cpu>")
+    assert "<model" in processor
+    assert paths.check_processor(connections, processor, "b", kind="kvm") == ""
+    hosts["b"] = replace(hosts["b"], accelerator=Accelerator.TCG)
+    assert paths.processor_on(connections, replace(lab, hosts=hosts), "a", "b") == ""
     connections.close()
 
 

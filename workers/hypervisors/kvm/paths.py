@@ -35,7 +35,7 @@ def check(connections: Connections, lab: Lab, source: str, destination: str, *, 
             return f"Hosts {source} and {destination} have the same host UUID, so libvirt takes them for one: set host_uuid."
         if there["qemu"] < here["qemu"]:
             return f"Host {destination} has an older QEMU than host {source}."
-        processor = _processor(connections, lab, source, destination)
+        processor = processor_on(connections, lab, source, destination)
         reason = check_processor(connections, processor, destination, kind="kvm") if processor else ""
     except libvirt.libvirtError as error:
         raise lab_error(source, f"Hosts {source} and {destination} can't be compared.", error) from error
@@ -53,6 +53,22 @@ def check_inventory(lab: Lab, source: str, destination: str) -> str:
     if lab.hosts[destination].migration_address is None:
         return f"Host {destination} has no migration address in the lab file."
     return ""
+
+
+def processor_on(connections: Connections, lab: Lab, source: str, destination: str) -> str:
+    """The processor that VMs get on the source, as XML; empty under software emulation, where it is the same everywhere."""
+    declared = {declared_accelerator(lab, lab.hosts[name]) for name in (source, destination)}
+    if Accelerator.TCG in declared:
+        return ""
+    if Accelerator.AUTO in declared and not all(connections.read(name, offers_kvm) for name in (source, destination)):
+        return ""
+    text = connections.read(source, lambda c: c.getDomainCapabilities(None, "x86_64", None, "kvm", 0))
+    mode = etree.fromstring(text).find("cpu/mode[@name='host-model'][@supported='yes']")
+    if mode is None:
+        return ""
+    mode.tag = "cpu"
+    mode.attrib.clear()
+    return etree.tostring(mode, encoding="unicode")
 
 
 def check_processor(connections: Connections, processor: str, destination: str, *, kind: str) -> str:
@@ -95,19 +111,3 @@ def check_way(shell: Channel, source: str, destination: str, address: str, *, po
 
 def _identity(connections: Connections, host: str) -> Mapping[str, Any]:
     return connections.read(host, lambda c: {"uuid": host_uuid(c), "qemu": c.getVersion()})
-
-
-def _processor(connections: Connections, lab: Lab, source: str, destination: str) -> str:
-    """The processor that VMs get on the source, as XML; empty under software emulation, where it is the same everywhere."""
-    declared = {declared_accelerator(lab, lab.hosts[name]) for name in (source, destination)}
-    if Accelerator.TCG in declared:
-        return ""
-    if Accelerator.AUTO in declared and not all(connections.read(name, offers_kvm) for name in (source, destination)):
-        return ""
-    text = connections.read(source, lambda c: c.getDomainCapabilities(None, "x86_64", None, "kvm", 0))
-    mode = etree.fromstring(text).find("cpu/mode[@name='host-model'][@supported='yes']")
-    if mode is None:
-        return ""
-    mode.tag = "cpu"
-    mode.attrib.clear()
-    return etree.tostring(mode, encoding="unicode")
