@@ -19,7 +19,7 @@ check:  ## the quick part of `make test`: no services, no guests, no root
 	@status=0; .ci/check || status=$$?; \
 		$(PYTHON) -m pytest -q -n 2 -m "not services and not lab and not faults" || status=$$?; exit $$status
 
-bench: setup  ## efficiency, perturbation, one cell from nothing, planning: figures, not tests
+bench: setup  ## what labctl is held to, from the time around transfers to nights of faults: figures, not tests
 	@$(PYTHON) tests/benchmarks/run.py
 
 clean:  ## the lab, .venv and all caches in this directory; the image's cache stays in ~/.cache/labctl
