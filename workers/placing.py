@@ -169,7 +169,9 @@ def _create(
         )
 
     first, last = _guest_range(network)
-    record = store.record_vm(build, first=first, last=last, after=2 * claimed.id)
+    # VMs that only pretend are no loss: with the power their record may go.
+    durable = lab.simulated is None
+    record = store.record_vm(build, first=first, last=last, after=2 * claimed.id, durable=durable)
     request = VmRequest(
         name=name,
         uuid=vm_uuid,

@@ -12,7 +12,7 @@ from celery.signals import task_postrun, task_prerun, worker_process_init
 
 from labctl.errors import LabError
 from labctl.store import Store
-from labctl.store.database import open_engine
+from labctl.store.database import open_database
 
 _stores: dict[int, Store] = {}
 _at_work = threading.Event()
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def process_store() -> Store:
-    """The store that `LABCTL_STORE` names, opened in this very process."""
+    """The store that `LABCTL_STORE` names, opened in this very process. Raises `LabError` when it can't be worked on here."""
     pid = os.getpid()
     if pid not in _stores:
         url = os.environ.get("LABCTL_STORE")
@@ -31,8 +31,9 @@ def process_store() -> Store:
                 kind="store",
                 todo="Start it with `labctl worker`, or set LABCTL_STORE to the database URL.",
             )
+        store = Store(open_database(url))
         _stores.clear()
-        _stores[pid] = Store(open_engine(url))
+        _stores[pid] = store
     return _stores[pid]
 
 

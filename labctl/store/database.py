@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from labctl.errors import LabError
-from labctl.store.engines import make_engine
+from labctl.store.engines import DURABLE, USUAL, make_engine
 from labctl.store.place import parse_url, prepare_directory
 from labctl.store.place import sqlite_url as sqlite_url
 from labctl.store.schema import NEWEST, Stand, bring_up, refuse_newer, stand
@@ -64,14 +64,16 @@ class Database:
             raise _failed("read", error) from error
 
     @contextmanager
-    def writing(self, *, alone: bool = True) -> Iterator[Connection]:
+    def writing(self, *, alone: bool = True, durable: bool = False) -> Iterator[Connection]:
         """A transaction that writes. Raises `LabError` (`store`), and nothing of it is stored then.
 
-        `alone` false is for those whose only writing statement holds its own condition.
+        `alone` false is for those whose only writing statement holds its own condition. One that is `durable`, and all
+        before it, outlive a loss of power; of others SQLite may lose the last ones then, never a part of one
+        (https://www.sqlite.org/pragma.html#pragma_synchronous). A server's always do.
         """
         self._require_own_process()
         try:
-            with self._writer.connect() as db, db.begin():
+            with self._writer.connect() as db, self._synced(db, durable=durable), db.begin():
                 if alone:
                     self._be_alone(db)
                 yield db
@@ -124,6 +126,19 @@ class Database:
         """Let go of all connections."""
         self._stop_looking()
         self._engine.dispose()
+
+    @contextmanager
+    def _synced(self, db: Connection, *, durable: bool) -> Iterator[None]:
+        """SQLite takes another level only outside of transactions."""
+        if not (durable and self.is_sqlite):
+            yield
+            return
+        db.connection.cursor().execute(f"PRAGMA synchronous={DURABLE}")
+        try:
+            yield
+        finally:
+            if not db.invalidated:
+                db.connection.cursor().execute(f"PRAGMA synchronous={USUAL}")
 
     def _be_alone(self, db: Connection) -> None:
         if not self.is_sqlite:
@@ -183,9 +198,6 @@ def open_database(url: str) -> Database:
             todo = "Check that its directory is there, writeable and not full, or name another one with --state."
         raise LabError(f"The store {name} can't be opened.", kind="store", why=_said(error), todo=todo) from error
     return database
-
-
-open_engine = open_database
 
 
 def _shown(url: URL) -> str:

@@ -14,6 +14,8 @@ from labctl.errors import LabError
 
 PATIENCE_SECONDS = 30.0
 """How long a transaction waits for those of others before it fails."""
+USUAL, DURABLE = "NORMAL", "FULL"
+"""Levels of SQLite's `synchronous`: the disk is waited for now and then, or at the end of every transaction."""
 _STATEMENT_SECONDS = 300
 _IDLE_SECONDS = 60
 """A transaction (PostgreSQL) whose process was stopped in the middle of it is ended after so long."""
@@ -44,7 +46,7 @@ def _sqlite(url: URL) -> Engine:
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's own
     connection.isolation_level = None
     _use_wal(connection)
-    for pragma in ("synchronous=NORMAL", "foreign_keys=ON", "temp_store=MEMORY"):
+    for pragma in (f"synchronous={USUAL}", "foreign_keys=ON", "temp_store=MEMORY"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -56,16 +56,23 @@ class Vms(Room):
     """The part of the store that is about VMs."""
 
     def record_vm(
-        self, build: Callable[[IPv4Address], VmRecord], *, first: IPv4Address, last: IPv4Address, after: int
+        self,
+        build: Callable[[IPv4Address], VmRecord],
+        *,
+        first: IPv4Address,
+        last: IPv4Address,
+        after: int,
+        durable: bool = True,
     ) -> VmRecord:
         """Record a VM that is about to be created, with a free address of the range, searched from position `after` on.
 
-        An address is free when no VM of the lab has it that may still exist. Raises `LabError` (`addresses`) when the
+        An address is free when no VM of the lab has it that may still exist. A `durable` record outlives a loss of power
+        of the machine, as the VM on its host would. Raises `LabError` (`addresses`) when the
         range is used up.
         """
         size = int(last) - int(first) + 1
         record = build(first + after % size)
-        with self._db.writing() as db:
+        with self._db.writing(durable=durable) as db:
             require_claimed(db, record.attempt_id)
             address = _free_address(db, record.lab, (first + (after + offset) % size for offset in range(size)))
             if address is not None:
