@@ -7,10 +7,11 @@ news may get lost, the events themselves stay in the store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
 
 from labctl import clock
 from labctl.campaign.delivery import Delivery, Message
+from labctl.campaign.reports import Reports, ReportWriter
 from labctl.model.lab import SecretRef
 from labctl.model.outcome import CampaignState
 from labctl.store import Event, Store
@@ -30,9 +31,6 @@ MISSED_SECONDS = 86_400.0
 """How long after its end a campaign is still told of, when no engine was there to do it at once."""
 CLOSE_SECONDS = 20.0
 
-ReportWriter = Callable[[int], str]
-"""Writes the report of a campaign, and returns what news of its end say of it: the answer, and where the page is."""
-
 log = logging.getLogger(__name__)
 
 
@@ -40,23 +38,34 @@ class News:
     """Tells what has happened in a store. Every engine has one and asks it to `send` again and again."""
 
     def __init__(self, write_report: ReportWriter, *, delivery: Delivery | None = None) -> None:
-        self._write_report = write_report
+        self._reports = Reports(write_report)
         self._delivery = delivery or Delivery()
         self._finished: dict[int, float] = {}
         """Campaigns whose ends are told, and when those were."""
 
-    def send(self, store: Store) -> None:
+    def send(self, store: Store, *, seconds: float = 0.0) -> None:
         """Write the reports of campaigns that have ended, and have everything told that nobody has been told of.
 
-        Waits for nobody: messages are sent by threads of their own.
+        Waits for nobody but, at most so many seconds, for reports: these and messages have threads of their own.
         """
-        for campaign_id, ended in store.ended_since(clock.now() - MISSED_SECONDS).items():
-            if self._finished.get(campaign_id) != ended and _finish(store, campaign_id, self._write_report):
-                self._finished[campaign_id] = ended
+        self._tell_ends(store)
+        deadline, waited = time.monotonic() + seconds, None
+        while (thread := self._reports.thread) is not None and thread is not waited:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                break
+            waited = thread
+            self._tell_ends(store)
         for event in store.untold():
             if store.take_event(event.id) and event.kind in TOLD:
                 for place in places_of(store, event):
                     self._delivery.put(place, message_of(store, event))
+
+    def _tell_ends(self, store: Store) -> None:
+        """Keep as events what campaigns have ended, and have their reports written first."""
+        for campaign_id, ended in store.ended_since(clock.now() - MISSED_SECONDS).items():
+            if self._finished.get(campaign_id) != ended and _finish(store, campaign_id, self._reports):
+                self._finished[campaign_id] = ended
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Wait until everything is sent, at most so long."""
@@ -83,10 +92,11 @@ def message_of(store: Store, event: Event) -> Message:
     return Message(title=f"labctl: {who} {words}", text=event.what, urgency=urgency)
 
 
-def _finish(store: Store, campaign_id: int, write_report: ReportWriter) -> bool:
-    """Write the report of a campaign that has ended, and keep its end as an event, once for each of its ends.
+def _finish(store: Store, campaign_id: int, reports: Reports) -> bool:
+    """Have the report of a campaign written that has ended, and keep its end as an event, once for each of its ends.
 
-    Nothing is told of one that was cancelled: a person did that. False when attempts of it are still in progress.
+    Nothing is told of one that was cancelled: a person did that. False when attempts of it are still in progress, or its
+    report is not written yet.
     """
     head = store.head(campaign_id)
     if head.ended is None or head.state not in (CampaignState.DONE, CampaignState.STOPPED):
@@ -96,11 +106,14 @@ def _finish(store: Store, campaign_id: int, write_report: ReportWriter) -> bool:
         return True
     if store.active_attempts(campaign_id):
         return False
+    report = reports.text(campaign_id, head.ended)
+    if report is None:
+        return False
     event = Event(
         scope=f"campaign-{campaign_id}",
         key=key,
         kind="finished",
-        what=f"{_result(store, campaign_id)}\n{_report(campaign_id, write_report)}",
+        what=f"{_result(store, campaign_id)}\n{report}",
         at=clock.now(),
         campaign_id=campaign_id,
     )
@@ -114,12 +127,3 @@ def _result(store: Store, campaign_id: int) -> str:
     runs = ", ".join(f"{count} {word}" for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     stopped = f" It was stopped: {head.why}" if head.state is CampaignState.STOPPED else ""
     return f"Runs: {runs or 'none'}.{stopped}"
-
-
-def _report(campaign_id: int, write_report: ReportWriter) -> str:
-    try:
-        return write_report(campaign_id)
-    except Exception:
-        # People want to hear of the end all the same, and the engine has other campaigns.
-        log.exception("the report of campaign %s could not be written", campaign_id)
-        return f"Its report could not be written; `labctl report {campaign_id}` says why."

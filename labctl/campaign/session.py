@@ -66,6 +66,7 @@ class PrivateRedis:
                 why="Without --broker, labctl brings up a private Redis as the broker between itself and its workers.",
                 todo="Run `make setup`, or `apt-get install redis-server`, or name a broker.",
             )
+        self._directory.mkdir(mode=0o700, exist_ok=True)  # whoever cleans up /tmp may have removed it
         self._socket.unlink(missing_ok=True)
         with self._log.open("wb") as output:
             return subprocess.Popen(
@@ -148,6 +149,7 @@ class WorkerProcess:
     def start(self) -> subprocess.Popen[bytes]:
         """Start it."""
         self._starts += 1
+        self._directory.mkdir(mode=0o700, exist_ok=True)
         self.files = WorkerFiles(self._directory / f"worker-{self._starts}")
         self.files.want(self._wanted)
         self._taking = (0, time.monotonic())
@@ -227,12 +229,18 @@ class Session:
     """A worker that is kept alive, and the way to send to it and its like."""
 
     def __init__(
-        self, broker: Broker, worker: WorkerProcess, private: Supervisor | None, say: Callable[[str], None]
+        self,
+        broker: Broker,
+        worker: WorkerProcess,
+        private: Supervisor | None,
+        say: Callable[[str], None],
+        *,
+        for_ever: bool = False,
     ) -> None:
         self.broker = broker
         self.dispatcher = CeleryDispatcher(broker)
         self.worker = worker
-        self.kept = Supervisor(worker, say=say)
+        self.kept = Supervisor(worker, say=say, for_ever=for_ever)
         self._private = private
         self._say = say
         self._client = broker.client()
@@ -261,10 +269,10 @@ class Session:
             self._look_at_broker()
         self.kept.look()
 
-    def still_waiting(self, attempt_ids: tuple[int, ...]) -> frozenset[int]:
-        """Which of the attempts have messages that wait in the queues served here. Raises `LabError` (`broker`)."""
+    def still_waiting(self, attempt_ids: tuple[int, ...], queues: tuple[str, ...]) -> frozenset[int]:
+        """Which of the attempts have messages that wait in these queues. Raises `LabError` (`broker`)."""
         try:
-            return still_waiting(self._client, self.worker.wanted.queues, attempt_ids)
+            return still_waiting(self._client, queues, attempt_ids)
         except (redis.RedisError, OSError) as error:
             raise trouble(self.broker, error) from error
 
@@ -306,8 +314,11 @@ def session(
     at_once: Callable[[], bool] = lambda: False,
     stopped: Callable[[], bool] = lambda: False,
     app: str = "workers.app",
+    for_ever: bool = False,
 ) -> Iterator[Session]:
     """Start a worker, and a private Redis without a `broker` (URL); end both at the end, whatever happens.
+
+    With `for_ever` neither is given up any more once it has been up.
 
     At the end attempts in progress may finish for `grace` seconds, or until `at_once` says so; then they are ended.
     Raises `LabError` (`missing-program`, `broker`, `worker-died`) when they don't come up.
@@ -322,7 +333,7 @@ def session(
         directory = Path(name)
         private = None
         if broker is None:
-            private = stack.enter_context(_private_redis(directory, say, stopped))
+            private = stack.enter_context(_private_redis(directory, say, stopped, for_ever))
             where = PrivateRedis(directory).broker
         else:
             where = broker_of(broker)
@@ -343,7 +354,7 @@ def session(
             wanted=wanted,
             patient=patience(),
         )
-        running = Session(where, worker, private, say)
+        running = Session(where, worker, private, say, for_ever=for_ever)
         try:
             running.kept.begin(stopped=stopped)
             yield running
@@ -353,9 +364,11 @@ def session(
 
 
 @contextmanager
-def _private_redis(directory: Path, say: Callable[[str], None], stopped: Callable[[], bool]) -> Iterator[Supervisor]:
+def _private_redis(
+    directory: Path, say: Callable[[str], None], stopped: Callable[[], bool], for_ever: bool
+) -> Iterator[Supervisor]:
     kept = PrivateRedis(directory)
-    supervisor = Supervisor(kept, say=say)
+    supervisor = Supervisor(kept, say=say, for_ever=for_ever)
     try:
         supervisor.begin(stopped=stopped)
         yield supervisor

@@ -14,11 +14,13 @@ from typing import Protocol
 from labctl.errors import LabError
 
 STARTS = 5
-"""It is given up when so many starts in a row have come to nothing."""
+"""When so many starts in a row have come to nothing, it is given up, or tried again at long intervals."""
 _ILL_LOOK_SECONDS = 1.0
 _STEADY_SECONDS = 30.0
 """A process that has lived so long is started again at once when it ends."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0
+_DOUBLINGS = 10
+"""More would make no difference, and after a night of them be no number any more."""
 
 
 class Kept(Protocol):
@@ -48,11 +50,15 @@ class Kept(Protocol):
 
 
 class Supervisor:
-    """Keeps one process alive. Nothing here waits: `look` is called every now and then and does what is due."""
+    """Keeps one process alive. Nothing here waits: `look` is called every now and then and does what is due.
 
-    def __init__(self, kept: Kept, *, say: Callable[[str], None]) -> None:
+    With `for_ever` it is not given up any more once it has been up: nobody is there to start it again.
+    """
+
+    def __init__(self, kept: Kept, *, say: Callable[[str], None], for_ever: bool = False) -> None:
         self._kept = kept
         self._say = say
+        self._for_ever = for_ever
         self._process: subprocess.Popen[bytes] | None = None
         self._began = self._due = self._asked = 0.0
         self._up = False
@@ -72,11 +78,11 @@ class Supervisor:
         return self._up
 
     def look(self) -> None:
-        """Do what is due. Raises `LabError` when it could not be started `STARTS` times in a row."""
+        """Do what is due. Raises `LabError` when it could not be started `STARTS` times in a row and is given up."""
         now = time.monotonic()
         if self._process is None:
             if now >= self._due:
-                self._process, self._began = self._kept.start(), now
+                self._start(now)
             return
         code = self._process.poll()
         if code is not None:
@@ -97,9 +103,19 @@ class Supervisor:
             if not self._up:
                 time.sleep(0.02)
 
+    def _start(self, now: float) -> None:
+        self._began = now
+        try:
+            self._process = self._kept.start()
+        except (OSError, subprocess.SubprocessError) as error:
+            # No memory, too many processes or open files, a full disk: likely over in a while.
+            self._gone(f"{self._kept.name} could not be started: {error}.", said=False)
+
     def _come_up(self, now: float) -> None:
         assert self._process is not None
         if self._kept.ready():
+            if self._in_vain >= STARTS:
+                self._say(f"{self._kept.name} is up again.")
             self._up, self._in_vain, self._asked = True, 0, now
             self.generation += 1
         elif now - self._began > self._kept.start_seconds:
@@ -114,16 +130,21 @@ class Supervisor:
         self._in_vain = 0 if was_up else self._in_vain + 1
         steady = was_up and time.monotonic() - self._began > _STEADY_SECONDS
         self._short_lives = 0 if steady else self._short_lives + 1
-        if self._in_vain >= STARTS:
+        if self._in_vain >= STARTS and not (self._for_ever and self.generation):
             raise LabError(
                 f"{self._kept.name} could not be started, {STARTS} times in a row.",
                 kind=self._kept.kind,
                 why=f"{what} {why}".strip(),
                 todo="Mend what it says. Nothing is lost: the campaigns go on when labctl is started again.",
             )
-        pause = min(_FIRST_PAUSE * 2 ** max(0, self._short_lives - 1), _LONGEST_PAUSE)
+        pause = min(_FIRST_PAUSE * 2 ** min(max(0, self._short_lives - 1), _DOUBLINGS), _LONGEST_PAUSE)
         self._due = time.monotonic() + pause
-        self._say(f"{what} It is started again. {why}".strip())
+        if self._in_vain < STARTS:
+            self._say(f"{what} It is started again. {why}".strip())
+        elif self._in_vain == STARTS:
+            self._say(
+                f"{what} It is tried again until it comes up, at most {_LONGEST_PAUSE:.0f} s apart. {why}".strip()
+            )
 
 
 def _ending(code: int) -> str:

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from labctl.campaign import commands, liveness
-from labctl.campaign.notify import ReportWriter
 from labctl.campaign.progress import Meter
 from labctl.campaign.registration import other_engines
+from labctl.campaign.reports import ReportWriter
 from labctl.campaign.service import Asked, serve
 from labctl.campaign.serving import Serving
 from labctl.campaign.session import Session

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labctl.report.data import report_of
 from labctl.report.html import write_html
-from labctl.store import Store
+from labctl.store import Store, open_store
 
 REPORTS_URL = "LABCTL_REPORTS_URL"
 """The environment variable with the URL under which `STATE/reports` is served, for links in news."""
@@ -29,6 +29,15 @@ def write_page(store: Store, state: Path, campaign_id: int) -> str:
     except OSError as error:
         where = f"The report can't be written to {path.absolute()}: {error.strerror or error}. The results are stored."
     return f"{report.headline}\n{where}"
+
+
+def write_page_apart(state: Path, url: str | None, campaign_id: int) -> str:
+    """The same, with a store of its own: for a thread beside others that use theirs."""
+    store = open_store(state, url=url)
+    try:
+        return write_page(store, state, campaign_id)
+    finally:
+        store.close()
 
 
 def address_of(page: Path) -> str:

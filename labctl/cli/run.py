@@ -21,7 +21,7 @@ from labctl.campaign.serving import Serving
 from labctl.campaign.work import work_off
 from labctl.cli.live import LiveView
 from labctl.cli.main import Context
-from labctl.cli.pages import page_of, write_page
+from labctl.cli.pages import page_of, write_page_apart
 from labctl.errors import LabError, SpecError
 from labctl.model.lab import Lab
 from labctl.model.outcome import CampaignState, Outcome
@@ -145,7 +145,7 @@ def _work(store: Store, campaign_id: int, context: Context, console: Console, st
             serving=serving,
             view=view,
             stop=stop,
-            write_report=partial(write_page, store, context.state),
+            write_report=partial(write_page_apart, context.state, context.store),
         )
 
 

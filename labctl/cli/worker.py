@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,9 @@ import click
 
 from labctl.campaign.queues import queue_of
 from labctl.campaign.service import Asked, serve
-from labctl.campaign.serving import Serving
+from labctl.campaign.serving import NO_QUEUE, Serving
+from labctl.campaign.session import Session
+from labctl.campaign.worker_files import Wanted
 from labctl.cli.main import Context
 from labctl.errors import SpecError
 from labctl.spec.lab import load_lab
@@ -74,20 +77,60 @@ def worker(
     asked = Asked()
     store = open_store(context.state, url=context.store)
     try:
-        with _ending(asked):
-            _say("Serving; Ctrl-C ends it.")
-            serve(store, serving, asked=asked, say=_say, write_report=partial(_write_page, store, context.state))
+        with _ending(asked), _logging():
+            _say("Starting; Ctrl-C ends it.")
+            told = Told(store, events=serving.schedules)
+            write_report = partial(_write_page, context.state, context.store)
+            serve(store, serving, asked=asked, say=_say, write_report=write_report, on_up=told.up, on_look=told.look)
         _say("Ended.")
     finally:
         store.close()
     sys.exit(0)
 
 
-def _write_page(store: Store, state: Path, campaign_id: int) -> str:
-    # What draws charts takes a second and much memory to load, and a night has one report.
-    from labctl.cli.pages import write_page
+class Told:
+    """What a service says of its work: what it serves, and line by line what happens in the night."""
 
-    return write_page(store, state, campaign_id)
+    def __init__(self, store: Store, *, events: bool) -> None:
+        self._store = store
+        self._events = events
+        self._seen = store.newest_event()
+        self._running: Session | None = None
+        self._served: Wanted | None = None
+
+    def up(self, running: Session) -> None:
+        """Its worker takes messages."""
+        self._running = running
+        self._say_served()
+
+    def look(self) -> None:
+        """Say what has changed. Raises `LabError` (`store`)."""
+        self._say_served()
+        while self._events and (news := self._store.events_after(self._seen)):
+            for event in news:
+                _say(f"{event.scope.replace('-', ' ', 1)}: {event.what}")
+            self._seen = news[-1].id
+
+    def _say_served(self) -> None:
+        wanted = self._running.worker.wanted if self._running is not None else None
+        if wanted is not None and wanted != self._served:
+            self._served = wanted
+            _say(_serving(wanted))
+
+
+def _serving(wanted: Wanted) -> str:
+    queues = ", ".join(queue for queue in wanted.queues if queue != NO_QUEUE)
+    slots = f"{wanted.slots} slot{'s' if wanted.slots != 1 else ''}"
+    return (
+        f"Serving {queues} with {slots}; Ctrl-C ends it." if queues else "Serving: nothing to do yet; Ctrl-C ends it."
+    )
+
+
+def _write_page(state: Path, url: str | None, campaign_id: int) -> str:
+    # What draws charts takes a second and much memory to load, and a night has one report.
+    from labctl.cli.pages import write_page_apart
+
+    return write_page_apart(state, url, campaign_id)
 
 
 def _refuse_lonely(context: Context, queues: tuple[str, ...], *, no_schedule: bool) -> None:
@@ -126,7 +169,33 @@ def _ending(asked: Asked) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _Log(logging.Handler):
+    """What the parts of labctl log are lines of the log like the others; where a bug came from follows below its line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            _say(record.getMessage())
+            if record.exc_info:
+                click.echo(logging.Formatter().formatException(record.exc_info))
+
+
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Meanwhile what labctl logs is said."""
+    log, handler = logging.getLogger("labctl"), _Log(logging.INFO)
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.level, log.propagate = before
+
+
 def _say(text: str) -> None:
-    """A line of the log."""
+    """A line of the log. That it can't be written, on a full disk, ends no night."""
     moment = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S%z")
-    click.echo(f"{moment} {' '.join(text.split())}")
+    with suppress(OSError):
+        click.echo(f"{moment} {' '.join(text.split())}")

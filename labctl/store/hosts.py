@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, select, update
 
 from labctl import clock
 from labctl.model.outcome import HostState
@@ -134,6 +134,15 @@ class Events(Room):
     def events(self, campaign_id: int) -> tuple[Event, ...]:
         """What happened in a campaign, oldest first."""
         return self._events(events.c.campaign_id == campaign_id)
+
+    def events_after(self, event_id: int, *, limit: int = 100) -> tuple[Event, ...]:
+        """What happened in any campaign or lab after this event, oldest first."""
+        return self._events(events.c.id > event_id, limit=limit)
+
+    def newest_event(self) -> int:
+        """The id of the newest event; 0 when there is none."""
+        with self._db.reading() as db:
+            return int(db.execute(select(func.coalesce(func.max(events.c.id), 0))).scalar_one())
 
     def _events(self, condition: Any, *, limit: int | None = None) -> tuple[Event, ...]:  # noqa: ANN401
         query = select(events).where(condition).order_by(events.c.id).limit(limit)

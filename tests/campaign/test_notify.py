@@ -158,7 +158,7 @@ def no_report(campaign_id: int) -> str:
 def told(store: Store, write_report: Callable[[int], str] = no_report) -> None:
     """Tell everything, and wait until it is."""
     news = News(write_report)
-    news.send(store)
+    news.send(store, seconds=PATIENCE)
     news.close(PATIENCE)
 
 
@@ -396,11 +396,11 @@ def test_an_end_that_nobody_was_there_to_tell_is_told_a_day_long(
 def test_a_campaign_that_goes_on_and_ends_again_is_told_again(store: Store, hook: Hook) -> None:
     campaign = worked_off(store, notify=(PLACE,))
     news = News(no_report)
-    news.send(store)
+    news.send(store, seconds=PATIENCE)
     store.set_state(campaign, CampaignState.ACTIVE)
-    news.send(store)
+    news.send(store, seconds=PATIENCE)
     store.set_state(campaign, CampaignState.DONE)
-    news.send(store)
+    news.send(store, seconds=PATIENCE)
     news.close(PATIENCE)
     assert len(hook.ends) == 2
 
@@ -411,10 +411,10 @@ def test_a_stopped_campaign_says_why_when_its_last_attempt_has_ended(store: Stor
     assert store.claim(handle, worker="w:1") is not None
     store.set_state(head.id, CampaignState.STOPPED, why="all cells fail alike.")
     news = News(no_report)
-    news.send(store)
+    news.send(store, seconds=PATIENCE)
     assert "finished" not in [event.kind for event in store.events(head.id)], "an attempt is still in progress"
     store.lose_attempts([handle.id], a_result(Outcome.CANCELLED).detail)
-    news.send(store)
+    news.send(store, seconds=PATIENCE)
     news.close(PATIENCE)
     (end,) = hook.ends
     assert end.splitlines()[0].endswith("It was stopped: all cells fail alike.")
@@ -446,6 +446,31 @@ def test_reports_are_written_for_campaigns_that_tell_nobody(store: Store) -> Non
         return ""
 
     news = News(write_report)
-    news.send(store)
-    news.send(store)
+    news.send(store, seconds=PATIENCE)
+    news.send(store, seconds=PATIENCE)
     assert written == [campaign]
+
+
+def test_a_report_that_takes_long_holds_up_nothing_else_and_is_written_once(store: Store, hook: Hook) -> None:
+    slow, other = worked_off(store, notify=(PLACE,)), worked_off(store, notify=(PLACE,))
+    go_on, written = threading.Event(), []
+
+    def write_report(campaign_id: int) -> str:
+        assert go_on.wait(PATIENCE)
+        written.append(campaign_id)
+        return f"report of {campaign_id}"
+
+    news = News(write_report)
+    for _ in range(3):
+        news.send(store)
+    tell(store, "quarantine", campaign=slow)
+    news.send(store)
+    wait_until(lambda: "quarantine" in str(hook.got))
+    assert hook.ends == []
+    news.send(store, seconds=0.01)
+    assert hook.ends == [], "whoever is asked to end waits for it no longer than that"
+    go_on.set()
+    news.send(store, seconds=PATIENCE)
+    news.close(PATIENCE)
+    assert [end.splitlines()[-1] for end in hook.ends] == [f"report of {slow}", f"report of {other}"]
+    assert written == [slow, other]

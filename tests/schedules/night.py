@@ -236,7 +236,7 @@ class Night:
     def _never_served(self, service: Service) -> bool:
         """Whether the latest process of a service was asked to end before it had begun to hear what it is asked."""
         said = (self.crew.logs / f"service-{service.number}.log").read_text(errors="replace")
-        return said.count("Serving;") < len(service.codes)
+        return said.count("Starting;") < len(service.codes)
 
     def _stand(self) -> str:
         """Where everything stands, in short."""

@@ -143,6 +143,17 @@ def test_a_health_check_lets_no_host_in_that_a_person_has_taken_out(store: Store
     assert store.set_host("lab", "a", HostState.GOOD)
 
 
+def test_what_has_happened_since_an_event_is_read_in_order(store: Store) -> None:
+    assert store.newest_event() == 0
+    for key in ("a", "b", "c"):
+        store.tell(Event(scope="lab-x", key=key, kind="host-back", what=key, at=1.0))
+    first, *later = store.events_after(0)
+    assert [event.key for event in (first, *later)] == ["a", "b", "c"]
+    assert store.events_after(first.id, limit=1) == (later[0],)
+    assert store.newest_event() == later[-1].id
+    assert store.events_after(store.newest_event()) == ()
+
+
 def test_an_event_is_known_by_its_scope_and_key(store: Store) -> None:
     store.tell(Event(scope="lab-x", key="k", kind="host-back", what="w", at=1.0))
     assert store.has_event("lab-x", "k")
