@@ -32,6 +32,7 @@ def process_store() -> Store:
                 todo="Start it with `labctl worker`, or set LABCTL_STORE to the database URL.",
             )
         store = Store(open_database(url))
+        store.work_here()
         _stores.clear()
         _stores[pid] = store
     return _stores[pid]

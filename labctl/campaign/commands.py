@@ -1,7 +1,8 @@
 """What people ask of campaigns: submit, pause, resume, cancel, retry. May be called at any time, by anyone, twice at once.
 
 All of it is on the store alone: whoever works on the lab sees it there within a second. Asking twice is as good as asking
-once. What makes no sense for a campaign as it stands raises `SpecError`.
+once. What makes no sense for a campaign as it stands raises `SpecError`, and what would have two machines work on one
+SQLite store `LabError` (`store-elsewhere`).
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def submit(
     counts = refuse_oversize(campaign, lab, matrix=matrix)
     refuse_ended_windows(campaign, now)
     refuse_too_short(campaign, lab, now=now, matrix=matrix)
+    store.work_here()
     return store.submit(
         campaign,
         lab,
@@ -120,6 +122,7 @@ def resume(store: Store, campaign_id: int) -> None:
     """
     refuse_ended(store, campaign_id)
     refuse_ended_windows(store.head(campaign_id).campaign, clock.now())
+    store.work_here()
     waiting = (CampaignState.PAUSED, CampaignState.STOPPED)
     if not store.set_state(campaign_id, CampaignState.ACTIVE, only_from=waiting):
         _refuse_unless(store, campaign_id, CampaignState.ACTIVE, "resumed")
@@ -155,6 +158,7 @@ def retry(store: Store, campaign_id: int, outcomes: Collection[Outcome], *, stop
     if store.state(campaign_id) is CampaignState.CANCELLED:
         raise _refusal(store, campaign_id, "retried")
     refuse_ended_windows(store.head(campaign_id).campaign, clock.now())
+    store.work_here()
     runs = store.reopen(campaign_id, outcomes, unrun=(CELL_STOPPED,) if stopped else ())
     if runs:
         store.set_state(campaign_id, CampaignState.ACTIVE, only_from=(CampaignState.DONE, CampaignState.STOPPED))
