@@ -12,7 +12,7 @@ demo: setup  ## the demo campaign on real guests, and its report
 	@.ci/demo
 
 test: setup  ## style, types, import rules and all tests, also those with real guests
-	@status=0; .ci/check || status=$$?; $(PYTHON) -m pytest || status=$$?; exit $$status
+	@status=0; .ci/check || status=$$?; .ci/tests || status=$$?; exit $$status
 
 check:  ## the quick part of `make test`: no services, no guests, no root
 	@[ -x $(PYTHON) ] || { echo "There is no .venv yet. Run: sudo make setup" >&2; exit 1; }

@@ -134,3 +134,11 @@ def test_the_last_line_of_ci_is_the_test_runners_and_its_exit_code_that_of_the_t
     done = subprocess.run([tmp_path / ".ci" / "run"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stdout.splitlines()[-1] == closing
+
+
+def test_the_closing_line_adds_both_parts_of_the_tests_up(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("FAILED tests/x.py - in 3s\n3 failed, 100 passed, 1 skipped in 12.50s\n")
+    second.write_text("===== 50 passed, 2 deselected, 1 error in 100.25s (0:01:40) =====\n\n")
+    said = shell('source "$1"; closing_line "$2" "$3"', str(SCRIPTS / "tests"), str(first), str(second))
+    assert said.stdout == "3 failed, 150 passed, 1 skipped, 1 errors in 112.75s\n"
