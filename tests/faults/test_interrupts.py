@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from labctl.campaign.processes import pid_of
 from labctl.model.outcome import CampaignState
 from tests.desk import Command, Desk, outcomes, until
 
@@ -73,7 +74,9 @@ def test_when_the_command_is_killed_its_worker_cleans_up_and_ends(desk: Desk) ->
 def test_when_the_worker_process_is_killed_the_run_is_tried_again(desk: Desk) -> None:
     command = desk.run(desk.campaign(scenarios=["same-host"], settings={"seconds": 6}))
     attempt = desk.phase(command, "transfer")
-    os.kill(int(attempt.worker.rpartition(":")[2]), signal.SIGKILL)
+    pid = pid_of(attempt.worker)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
     assert_finished(desk, command, runs=1)
     assert desk.record().runs[0].attempts == 2
     assert desk.query("SELECT state, outcome, kind FROM attempts ORDER BY id")[0] == (
@@ -83,15 +86,21 @@ def test_when_the_worker_process_is_killed_the_run_is_tried_again(desk: Desk) ->
     )
 
 
-def test_when_redis_is_killed_it_is_said_and_the_campaign_goes_on_later(desk: Desk) -> None:
-    command = desk.run(desk.campaign(scenarios=["same-host"], settings={"seconds": 10}))
+def test_m3_when_redis_is_killed_it_is_started_again_and_no_attempt_is_lost(desk: Desk) -> None:
+    command = desk.run(desk.campaign(scenarios=["same-host"], settings={"seconds": 6}, repeats=2))
     desk.phase(command, "transfer")
     (redis,) = [pid for pid, line in desk.processes().items() if "redis-server" in line]
     os.kill(redis, signal.SIGKILL)
-    ended = command.wait()
-    assert ended.code == 3, ended.said
-    assert "Redis ended with exit code -9" in ended.err
-    assert "labctl run --resume" in ended.err
-    assert desk.store.state(1) is CampaignState.PAUSED
-    desk.assert_nothing_left()
-    assert_finished(desk, desk.resume(), runs=1)
+    assert_finished(desk, command, runs=2)
+    assert "The private Redis was ended by signal SIGKILL. It is started again." in command.said
+    assert desk.query("SELECT id FROM attempts WHERE state = 'lost'") == []
+
+
+def test_when_the_main_process_of_the_worker_is_killed_its_attempt_goes_on(desk: Desk) -> None:
+    command = desk.run(desk.campaign(scenarios=["same-host"], settings={"seconds": 6}, repeats=2))
+    desk.phase(command, "transfer")
+    (main,) = [row.pid for row in desk.store.workers() if row.role == "worker"]
+    os.kill(main, signal.SIGKILL)
+    assert_finished(desk, command, runs=2)
+    assert "The worker was ended by signal SIGKILL. It is started again." in command.said
+    assert desk.query("SELECT id FROM attempts WHERE state = 'lost'") == []
