@@ -136,11 +136,12 @@ def refuse_too_short(campaign: Campaign, lab: Lab, *, now: float | None = None, 
     needed = longest_run(campaign, lab, matrix=matrix)
     if opening is None or needed <= opening.seconds:
         return
-    zone = ZoneInfo(campaign.windows.zone) if campaign.windows is not None else None
+    zone = campaign.windows.zone if campaign.windows is not None else "UTC"
+    first = datetime.fromtimestamp(opening.start, ZoneInfo(zone))
     raise SpecError(
         f"The windows of the campaign {campaign.name} are shorter than one of its runs. Nothing was submitted.",
         why=f"A run takes about {needed / 60:,.1f} min, and the longest opening of the coming year lasts "
-        f"{opening.seconds / 60:,.1f} min (from {datetime.fromtimestamp(opening.start, zone):%a %Y-%m-%d %H:%M}).",
+        f"{opening.seconds / 60:,.1f} min (from {first:%a %Y-%m-%d %H:%M} {zone}).",
         todo="Ask for shorter or fewer transfers in a run, or for longer windows; windows that touch count as one.",
     )
 

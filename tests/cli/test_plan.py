@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from labctl import clock
 from labctl.cli.main import main
+from tests.campaign.wall import machine_in
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 LOCAL = str(CONFIGS / "labs" / "local.yaml")
@@ -180,8 +181,9 @@ def test_runs_that_are_left_when_the_windows_end_are_said(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("an_autumn_noon")
 def test_repeats_that_may_be_left_when_the_windows_end_are_said(tmp_path: Path) -> None:
     campaign = written(tmp_path, NIGHTLY + "until: 2026-10-28\n")
-    text = " ".join(plan(campaign, "--lab", LOCAL).stdout.split())
-    assert "3 nights needed at the least, to end about Tue 2026-10-27 00:30 CET" in text
+    with machine_in("America/New_York"):
+        text = " ".join(plan(campaign, "--lab", LOCAL).stdout.split())
+    assert "3 nights needed at the least, to end about Mon 2026-10-26 19:30 EDT" in text
     assert "5 runs may be left when the windows end with 2026-10-28." in text
 
 

@@ -159,6 +159,7 @@ def test_a_window_shorter_than_one_run_is_refused() -> None:
         refuse_too_short(replace(long, windows=short), LAB, now=at("2026-06-01 12:00"))
     assert f"{run_seconds(long, cell) / 60:,.1f} min" in caught.value.why
     assert "lasts 90.0 min" in caught.value.why
+    assert caught.value.why.endswith(f" 10:00 {NIGHTS.zone}).")
     refuse_too_short(replace(long, windows=NIGHTS), LAB)
     refuse_too_short(replace(long, windows=None), LAB)
 
