@@ -250,11 +250,6 @@ class Session:
         """Why the broker can't be used now, in a sentence for people; empty while it can."""
 
     @property
-    def is_private(self) -> bool:
-        """Whether nobody else uses the broker."""
-        return self._private is not None
-
-    @property
     def broker_generation(self) -> int:
         """Grows whenever a private Redis has been started anew, and has forgotten all messages."""
         return self._private.generation if self._private is not None else 0

@@ -98,11 +98,6 @@ def fits(windows: Windows | None, instant: float, seconds: float) -> bool:
     return opening is not None and instant + seconds <= opening.end
 
 
-def open_seconds(windows: Windows | None, start: float, end: float) -> float:
-    """For how long in all something is open between two instants."""
-    return sum(opening.seconds for opening in openings(windows, start, end))
-
-
 def longest_opening(windows: Windows | None, instant: float) -> Opening | None:
     """The longest opening of the year from an instant on; None when there is none."""
     return max(openings(windows, instant, instant + YEAR), key=lambda opening: opening.seconds, default=None)

@@ -131,11 +131,6 @@ class Attempts(Room):
             beaten = db.execute(_BEAT, shown(handle) | {"at": clock.now(), "in_phase": phase})
             return _reason_to_end(db, handle) if beaten.rowcount == 1 else _VOID
 
-    def reason_to_end(self, handle: AttemptHandle) -> str:
-        """Why an attempt must not touch the lab any more; empty as long as its token is good and nobody stopped it."""
-        with self._db.reading() as db:
-            return _reason_to_end(db, handle)
-
     def holds_token(self, handle: AttemptHandle) -> bool:
         """Whether an attempt is still its worker's."""
         with self._db.reading() as db:

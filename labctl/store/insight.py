@@ -154,17 +154,6 @@ class Insight(Room):
             document = db.execute(select(attempts.c.order_document).where(attempts.c.id == attempt_id)).scalar_one()
         return from_json(RunOrder, document)
 
-    def cell_of(self, attempt_id: int) -> Cell:
-        """The cell whose run an attempt was."""
-        query = (
-            select(cells.c.levels)
-            .join(runs, runs.c.cell_id == cells.c.id)
-            .join(attempts, attempts.c.run_id == runs.c.id)
-            .where(attempts.c.id == attempt_id)
-        )
-        with self._db.reading() as db:
-            return Cell(levels=json.loads(db.execute(query).scalar_one()))
-
     def troubles(self, campaign_id: int) -> tuple[Trouble, ...]:
         """How attempts of a campaign ended other than `ok` and `cancelled`, by cell, outcome and kind. What was before
         runs went back on a person's wish, or before a campaign that had ended went on, is forgiven."""

@@ -51,7 +51,8 @@ def work_off(store: Store, wall: Wall, figure: Callable[[str, int], float], *, s
         wall.pass_by(seconds)
         for handle in outbox.attempts:
             standing = store.standing(handle.id)
-            model = str(store.cell_of(handle.id).levels["nic_model"])
+            cells = {cell.id: cell for cell in store.record(standing.campaign_id).cells}
+            model = str(cells[standing.cell].levels["nic_model"])
             assert carry_out(store, handle, a_figure(figure(model, standing.replicate)))
     raise AssertionError("the campaigns did not end")
 

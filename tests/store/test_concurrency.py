@@ -189,7 +189,7 @@ def _work_disturbed(url: str, campaign: int, seed: int) -> int:
                 )  # fmt: skip
             except AttemptCancelled:
                 continue
-            if store.reason_to_end(handle) == "":
+            if store.holds_token(handle):
                 store.change_vm(f"{handle.id}", state="gone")
             outcome = chance.choice([Outcome.OK, Outcome.LAB_ERROR, Outcome.CANCELLED])
             again = outcome is not Outcome.OK and chance.random() < 0.9

@@ -66,7 +66,6 @@ def live(store: Store, campaign: int, *, give_up: bool = False, outcome: Outcome
     store.next_not_before(campaign)
     handle = started_and_claimed(store, campaign)
     store.heartbeat(handle, phase="place")
-    store.reason_to_end(handle)
     store.holds_token(handle)
     store.signs()
     store.active_attempts()
@@ -91,7 +90,6 @@ def live(store: Store, campaign: int, *, give_up: bool = False, outcome: Outcome
         store.accept(handle, a_result(outcome), After(blamed=("a",), cleared=("b",)))
     store.detail(handle.id)
     store.order(handle.id)
-    store.cell_of(handle.id)
 
 
 def serve(store: Store, campaign: int) -> None:
