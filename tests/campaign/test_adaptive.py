@@ -10,7 +10,7 @@ import pytest
 
 from labctl.analysis.adaptive import settled
 from labctl.analysis.figures import throughput_of
-from labctl.campaign import adaptive, commands, scheduler
+from labctl.campaign import adaptive, commands, judgement, scheduler
 from labctl.model.campaign import Adaptive, Anchor
 from labctl.model.outcome import CampaignState, Outcome, OutcomeDetail, Purpose, RunState
 from labctl.model.result import AttemptResult
@@ -126,8 +126,9 @@ def test_a_campaign_that_has_ended_gets_no_further_runs(store: Store, wall: Wall
     head = submitted(store, lab_of("a"), **ONE_CELL, repeats=1, adaptive=WIDE)
     outbox = Outbox()
     scheduler.advance(store, outbox)
+    assert store.claim(outbox.attempts[0], worker="w:1") is not None
     commands.cancel(store, head.id)
-    carry_out(store, outbox.attempts[0], a_figure(1e9))
+    assert judgement.accept(store, outbox.attempts[0], a_figure(1e9))
     assert store.run_counts(head.id) == {Outcome.OK: 1}
 
 
