@@ -30,7 +30,8 @@ class Screen:
         if terminal:
             fcntl.ioctl(write, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environment = os.environ | {"LABCTL_STATE": str(state), "TERM": "xterm", "PYTHONUNBUFFERED": "1"}
-        environment.pop("COLUMNS", None)
+        for name in ("COLUMNS", "LINES"):
+            environment.pop(name, None)
         self.process = subprocess.Popen(
             [str(LABCTL), *map(str, arguments)],
             stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=environment, start_new_session=True,
