@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.campaign import commands, scheduler
+from labctl.campaign import commands, judgement, scheduler
 from labctl.errors import SpecError
 from labctl.model.outcome import CampaignState, Outcome
 from labctl.model.result import AttemptResult
@@ -138,9 +138,10 @@ def test_a_failure_of_the_system_under_test_is_a_result_and_not_tried_again(stor
 def test_an_interrupted_campaign_goes_on_where_it_stopped(store: Store) -> None:
     head, outbox = submitted(store), Outbox()
     scheduler.advance(store, outbox)
+    assert store.claim(outbox.attempts[0], worker="w:1") is not None
     commands.interrupt(store, head.id)
     assert scheduler.advance(store, outbox).started == 0
-    assert carry_out(store, outbox.attempts[0], a_result(Outcome.CANCELLED, kind="cancelled"))
+    assert judgement.accept(store, outbox.attempts[0], a_result(Outcome.CANCELLED, kind="cancelled"))
     assert store.run_counts(head.id) == {"pending": 4}, "a cancelled attempt costs its run nothing"
     commands.resume(store, head.id)
     work_off(store, head)
