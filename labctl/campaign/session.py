@@ -254,6 +254,14 @@ class Session:
         """Grows whenever a private Redis has been started anew, and has forgotten all messages."""
         return self._private.generation if self._private is not None else 0
 
+    def begin(self, *, stopped: Callable[[], bool]) -> None:
+        """Start the worker and wait until it is up, or until `stopped` says that nobody wants it any more. A private Redis
+        that dies meanwhile is started again."""
+        while not self.kept.up and not stopped():
+            self.look()
+            if not self.kept.up:
+                time.sleep(0.02)
+
     def look(self) -> None:
         """Keep all of it alive: to be called often. Raises `LabError` when it can't be kept alive."""
         if self._private is not None:
@@ -351,7 +359,7 @@ def session(
         )
         running = Session(where, worker, private, say, for_ever=for_ever)
         try:
-            running.kept.begin(stopped=stopped)
+            running.begin(stopped=stopped)
             yield running
         finally:
             worker.end(running.kept.process, grace=grace, at_once=at_once)

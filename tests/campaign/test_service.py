@@ -200,6 +200,19 @@ def test_m2_m3_a_killed_redis_costs_no_run_and_stops_nothing(post: Post) -> None
     assert all(run.attempts == 1 for run in post.store.record(campaign).runs), "attempts need no Redis to end"
 
 
+def test_c2_a_redis_that_dies_while_the_worker_comes_up_is_started_anew(post: Post) -> None:
+    post.start("worker")
+
+    def redis() -> int | None:
+        lines = post.processes()
+        found = [pid for pid, line in lines.items() if "redis-server" in line]
+        return found[0] if found and any("celery" in line for line in lines.values()) else None
+
+    os.kill(until("the worker is coming up", redis), signal.SIGKILL)
+    assert not [row for row in post.store.workers() if row.role == "worker"]
+    post.done(post.submit(seconds=0.1), ok=1)
+
+
 def test_a_redis_that_hangs_is_started_anew(post: Post) -> None:
     service = post.serve()
     campaign = post.submit(runs=4, seconds=4)
