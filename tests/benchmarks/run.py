@@ -6,6 +6,7 @@
     perturbation   labctl's figure against the same iperf3 by hand in the same two guests, alternating
     planning       a million cells
     schedules      300 seeded nights of faults on simulated hosts: what was lost (see `schedules.py` for one night)
+    night          a night of faults on real guests
 
 Each prints its figure with its goal. Nothing here is a test: figures depend on the machine and on what else runs on it.
 """
@@ -237,6 +238,16 @@ def schedules(_lab: Path, _directory: Path) -> None:
     subprocess.run([sys.executable, "-m", "tests.benchmarks.schedules"], cwd=HERE.parents[1], check=False)
 
 
+def night(_lab: Path, _directory: Path) -> None:
+    """Hosts, guests and processes broken one after the other: a test, but one that takes minutes."""
+    began = time.monotonic()
+    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "night", "-p", "no:cacheprovider", "tests/faults"]
+    kept = subprocess.run(pytest, cwd=HERE.parents[1], check=False).returncode == 0
+    print(
+        f"night: {'all promises kept' if kept else 'PROMISES BROKEN'} in {time.monotonic() - began:.0f} s (goal: kept)"
+    )
+
+
 BENCHMARKS: dict[str, Callable[[Path, Path], None]] = {
     "planning": planning,
     "efficiency": efficiency("efficiency", 0.65),
@@ -245,9 +256,10 @@ BENCHMARKS: dict[str, Callable[[Path, Path], None]] = {
     "migration": migration,
     "perturbation": perturbation,
     "schedules": schedules,
+    "night": night,
 }
-WITHOUT_LAB = frozenset({"schedules"})
-"""Those that need no lab."""
+WITHOUT_LAB = frozenset({"schedules", "night"})
+"""Those that need no lab, or have their own."""
 
 
 def main(names: list[str]) -> None:
