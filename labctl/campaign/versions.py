@@ -6,6 +6,7 @@ Engines and workers of one store must be of one version: an attempt that one of 
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import metadata
 
 from labctl.store.schema import NEWEST
@@ -14,6 +15,7 @@ TRIPLE = ("celery", "kombu", "redis")
 """Tested together: with other versions of them workers died, or fell silent, when Redis was restarted."""
 
 
+@cache
 def code_version() -> str:
     """The version of labctl and of the store that it works on, as messages to workers carry it: `0.1.0/0002`."""
     return f"{metadata.version('labctl')}/{NEWEST}"

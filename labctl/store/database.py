@@ -22,13 +22,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from labctl.errors import LabError
-from labctl.store.engines import DURABLE, USUAL, make_engine
+from labctl.store.engines import DURABLE, USUAL, begin_writing, make_engine
 from labctl.store.place import parse_url, prepare_directory
 from labctl.store.place import sqlite_url as sqlite_url
 from labctl.store.schema import NEWEST, Stand, bring_up, refuse_newer, stand
 
-_WRITERS_LOCK = 0x6C616263746C
-"""The advisory lock (PostgreSQL) of those who write: `labctl` in ASCII."""
+_BE_ALONE = f"SELECT pg_advisory_xact_lock({0x6C616263746C})"
+"""Takes the lock of those who write, until the end of the transaction. The number is `labctl` in ASCII."""
 
 
 class Database:
@@ -39,7 +39,6 @@ class Database:
         """What tells its store from all others, once it is open."""
         self.is_sqlite = engine.dialect.name == "sqlite"
         self._engine = engine
-        self._writer = engine.execution_options(labctl_write=True)
         self._reader = engine
         if not self.is_sqlite:
             self._reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -59,8 +58,10 @@ class Database:
         self._require_own_process()
         try:
             with self._reader.connect() as db, db.begin():
+                if self.is_sqlite:
+                    _driver(db).execute("BEGIN")
                 yield db
-        except (DBAPIError, NoConnectionError) as error:
+        except (DBAPIError, NoConnectionError, sqlite3.Error) as error:
             raise _failed("read", error) from error
 
     @contextmanager
@@ -73,13 +74,15 @@ class Database:
         """
         self._require_own_process()
         try:
-            with self._writer.connect() as db, self._synced(db, durable=durable), db.begin():
-                if alone:
-                    self._be_alone(db)
+            with self._engine.connect() as db, self._synced(db, durable=durable), db.begin():
+                if self.is_sqlite:
+                    begin_writing(_driver(db))
+                elif alone:
+                    db.exec_driver_sql(_BE_ALONE)
                 yield db
         except IntegrityError:
             raise
-        except (DBAPIError, NoConnectionError) as error:
+        except (DBAPIError, NoConnectionError, sqlite3.Error) as error:
             raise _failed("written", error) from error
 
     def open(self, name: str) -> None:
@@ -133,25 +136,23 @@ class Database:
         if not (durable and self.is_sqlite):
             yield
             return
-        db.connection.cursor().execute(f"PRAGMA synchronous={DURABLE}")
+        _driver(db).execute(f"PRAGMA synchronous={DURABLE}")
         try:
             yield
         finally:
             if not db.invalidated:
-                db.connection.cursor().execute(f"PRAGMA synchronous={USUAL}")
-
-    def _be_alone(self, db: Connection) -> None:
-        if not self.is_sqlite:
-            db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
+                _driver(db).execute(f"PRAGMA synchronous={USUAL}")
 
     def _bring_up(self, name: str) -> Stand:
         """Migrate. SQLite must not check references meanwhile: tables are copied and replaced."""
-        with self._writer.connect() as db:
+        with self._engine.connect() as db, db.begin():
             if self.is_sqlite:
-                db.connection.cursor().execute("PRAGMA foreign_keys=OFF")
-            with db.begin():
-                self._be_alone(db)
-                found = bring_up(db, name)
+                _driver(db).execute("PRAGMA foreign_keys=OFF")
+                begin_writing(_driver(db))
+            else:
+                db.exec_driver_sql(_BE_ALONE)
+            found = bring_up(db, name)
+            db.commit()
             db.invalidate()
         return found
 
@@ -198,6 +199,13 @@ def open_database(url: str) -> Database:
             todo = "Check that its directory is there, writeable and not full, or name another one with --state."
         raise LabError(f"The store {name} can't be opened.", kind="store", why=_said(error), todo=todo) from error
     return database
+
+
+def _driver(db: Connection) -> sqlite3.Connection:
+    """SQLite's own connection, which takes a word to begin a transaction without any ado."""
+    connection = db.connection.driver_connection
+    assert isinstance(connection, sqlite3.Connection)
+    return connection
 
 
 def _shown(url: URL) -> str:

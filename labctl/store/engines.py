@@ -1,4 +1,8 @@
-"""Engines of the two databases: how their connections are set up, and how their transactions begin."""
+"""Engines of the two databases: how their connections are set up, and how a transaction of SQLite begins.
+
+SQLAlchemy begins no transaction of SQLite by itself: each is begun in so many words (`labctl.store.database`), which is
+also much cheaper than to have it done by a listener.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ import sqlite3
 import time
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import URL, Engine, create_engine, event
 
 from labctl.errors import LabError
 
@@ -39,7 +42,6 @@ def make_engine(url: URL) -> Engine:
 def _sqlite(url: URL) -> Engine:
     engine = create_engine(url, connect_args={"timeout": PATIENCE_SECONDS})
     event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
@@ -68,26 +70,23 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             raise sqlite3.OperationalError(f"it can't be given a write-ahead log: its journal mode stays {mode}")
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    """Begin a transaction. Nothing has been done yet, so that to begin again is safe as long as patience lasts."""
-    writes = connection.get_execution_options().get("labctl_write", False)
-    if not writes:
-        connection.exec_driver_sql("BEGIN")
-        return
+def begin_writing(connection: sqlite3.Connection) -> None:
+    """Begin a transaction that writes, with SQLite. Nothing has been done yet, so that to begin again is safe as long as
+    patience lasts."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        except OperationalError as error:
-            if not _is_busy(error.orig) or time.monotonic() > deadline:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
                 raise
         else:
             return
 
 
-def _is_busy(error: BaseException | None) -> bool:
+def _is_busy(error: sqlite3.Error) -> bool:
     """Whether an error only says that another process was in the way (https://www.sqlite.org/rescode.html)."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
+    return error.sqlite_errorcode & 0xFF in _BUSY
 
 
 def _postgresql(url: URL) -> Engine:

@@ -163,7 +163,8 @@ def _free_address(db: Connection, lab: str, candidates: Iterable[IPv4Address]) -
         if taken is not None:
             free = str(candidate) not in taken
         else:
-            written = [str(candidate), *(f"{candidate}/{length}" for length in range(33))]
+            text = str(candidate)
+            written = [text, *(f"{text}/{length}" for length in range(33))]
             free = db.execute(_IS_TAKEN, {"lab": lab, "addresses": written}).first() is None
         if free:
             return candidate

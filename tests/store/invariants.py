@@ -23,8 +23,7 @@ GROUP BY runs.id, runs.state, runs.outcome, runs.tries, runs.retried, runs.detai
   accepted.run_id, accepted.state, accepted.outcome
 """
 _LEASES = """
-SELECT leases.resource, leases.token, attempts.token AS token_of_attempt, attempts.state,
-  (SELECT count(*) FROM vms WHERE vms.attempt_id = attempts.id AND vms.state = 'live') AS live
+SELECT leases.resource, leases.token, attempts.token AS token_of_attempt
 FROM leases JOIN attempts ON attempts.id = leases.attempt_id
 """
 _CELLS = """
@@ -46,7 +45,6 @@ def check(db: Connection, *, reopened: bool = False) -> None:
         _check_run(run, reopened=reopened)
     for lease in db.exec_driver_sql(_LEASES):
         assert lease.token == lease.token_of_attempt, lease
-        assert lease.state in ("sent", "claimed", "lost") or lease.live, f"nobody needs it any more: {lease}"
     assert db.exec_driver_sql(_UNLEASED).all() == [], "attempts in progress without their leases"
     for cell in db.exec_driver_sql(_CELLS):
         assert cell.timed == (cell.counted or 0), cell

@@ -38,7 +38,7 @@ VIRTIO = a_cell(nic_model="virtio")
 def past_the_store(url: str) -> Iterator[Connection]:
     """A transaction in the database itself."""
     engine = make_engine(parse_url(url))
-    with engine.connect().execution_options(labctl_write=True) as connection, connection.begin():
+    with engine.connect() as connection, connection.begin():
         yield connection
     engine.dispose()
 

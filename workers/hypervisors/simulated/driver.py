@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from labctl.errors import LabError
 from labctl.model.lab import Image, Lab
@@ -157,12 +157,12 @@ class SimulatedDriver:
                 return presence
         return None
 
-    def _candidates(self, vm: Vm) -> tuple[str, ...]:
+    def _candidates(self, vm: Vm) -> Iterator[str]:
         """The hosts that the VM may be on: where it was last, then all that it could have been moved to."""
         known = self._places.get(vm.uuid)
-        if known is not None:
-            return (known,)
-        return (vm.host, *sorted(to for start, to in self._lab.migration_pairs if start == vm.host))
+        yield known if known is not None else vm.host
+        if known is None:
+            yield from sorted(to for start, to in self._lab.migration_pairs if start == vm.host)
 
     def _require(self, vm: Vm, operation: str) -> vms.Presence:
         presence = self._look(vm, operation)
