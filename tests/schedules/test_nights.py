@@ -44,7 +44,7 @@ def test_the_nights_were_as_bad_as_they_should_be(verdicts: dict[int, Verdict]) 
     for verdict in verdicts.values():
         met.update(verdict.met)
     assert met["runs: ok"] > 30
-    assert met["attempts: lost worker-lost"] > 3
+    assert met["attempts: lost worker-lost"] > 0
     assert met["services started"] > len(SEEDS)
     troubles = [word for word in met if word.startswith("trouble: ")]
     assert len(troubles) > 10, met
