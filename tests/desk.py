@@ -26,7 +26,13 @@ LABCTL = Path(sys.executable).with_name("labctl")
 PATIENCE = 240.0
 """Seconds after which something that a test waits for is taken as never coming; machines may be slow."""
 
-SMALL = {"repeats": 1, "warmups": 0, "seed": 1, "timeouts": {"boot": 120, "command": 60, "transfer_grace": 30}}
+SMALL = {
+    "repeats": 1,
+    "warmups": 0,
+    "seed": 1,
+    "back_off": 0,
+    "timeouts": {"boot": 120, "command": 60, "transfer_grace": 30},
+}
 """What most campaigns of these tests have in common: one run, no warm-up, and deadlines that a slow machine keeps."""
 
 

@@ -93,7 +93,9 @@ class KnownCampaign:
         say), replicate 2 of every cell in the next, and a run that is tried again in the one after that: so cells meet
         hosts equally, as far as that can be had without waiting for hosts.
         """
-        wish = self.campaign.seed + run.replicate - 1 + run.attempts
+        # With `reuse` all blocks wish for the same hosts: that is where their VMs are parked.
+        block = 0 if self.campaign.reuse else run.replicate - 1
+        wish = self.campaign.seed + block + run.attempts
         return WaitingRun(
             id=run.id, places=self.cell(run.cell).spots.places, seconds=self._seconds_of(store, run), wish=wish
         )
