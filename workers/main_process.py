@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from celery.signals import worker_init, worker_ready
+from celery.signals import worker_init, worker_ready, worker_shutdown
 from celery.worker import state
 
 from labctl.campaign.worker_files import Pulse, Wanted, WorkerFiles, files_of_this_worker
@@ -34,6 +35,14 @@ def _serve_owner(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celery's sign
     if files is not None:
         files.beat(Pulse(beats=0, busy=0, taken=0))
         threading.Thread(target=_look_after, args=(sender, files), name="wishes", daemon=True).start()
+
+
+@worker_shutdown.connect  # type: ignore[untyped-decorator]
+def _end_at_once(**_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """Its attempts have ended and its connections are closed: all that would follow is Celery's pool, which waits some
+    seconds for children that are gone."""
+    logging.shutdown()
+    os._exit(os.EX_OK)
 
 
 def _end_in_time(files: WorkerFiles) -> None:

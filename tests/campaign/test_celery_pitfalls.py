@@ -345,9 +345,11 @@ def test_c13_what_was_cancelled_stays_so_when_all_workers_are_new(post: Post, sh
     assert advance(post, shared) == 3
     commands.cancel(post.store, campaign, now=True)
     assert waits(post, shared) == 3, "their messages are still there"
-    post.serve(LABCTL_BROKER=shared.url, patience={"unclaimed": 3})
-    until("nothing is in progress", lambda: not post.store.active_attempts())
-    until("nothing waits", lambda: waits(post, shared) == 0)
+    post.serve(LABCTL_BROKER=shared.url)
+    post.done(post.submit(seconds=0.1), ok=1)
+    until("their messages are taken", lambda: waits(post, shared) == 0)
+    until("and refused", lambda: refused(post) == 3)
+    assert vms_made(post) == 2, "those of the other campaign"
     assert post.store.state(campaign) is CampaignState.CANCELLED
     assert "ok" not in post.store.run_counts(campaign)
 
