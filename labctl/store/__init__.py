@@ -3,7 +3,6 @@
 from labctl.store.place import sqlite_url
 from labctl.store.store import Store, open_store
 from labctl.store.values import (
-    ENGINE_GONE,
     MESSAGE_LOST,
     NOT_WANTED,
     WORKER_LOST,
@@ -30,7 +29,6 @@ from labctl.store.values import (
 )
 
 __all__ = [
-    "ENGINE_GONE",
     "MESSAGE_LOST",
     "NOT_WANTED",
     "WORKER_LOST",

@@ -30,12 +30,6 @@ NOT_WANTED = OutcomeDetail(
     what="The attempt was given back before it began.",
     why="Its campaign was paused, stopped or cancelled meanwhile, or its window would have closed before its end.",
 )
-ENGINE_GONE = OutcomeDetail(
-    outcome=Outcome.CANCELLED,
-    kind="engine-gone",
-    what="The attempt ended with the `labctl run` that had started it.",
-    why="That command was killed.",
-)
 """Why an attempt was given up. One that nobody took up never touched a host, so it costs its run no try."""
 
 

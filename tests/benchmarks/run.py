@@ -30,11 +30,13 @@ from pathlib import Path
 from scipy import stats
 
 from labctl.campaign import commands, scheduler
-from labctl.campaign.progress import progress
+from labctl.campaign.progress import Meter
+from labctl.campaign.queues import queue_of
 from labctl.campaign.session import Session, session
+from labctl.campaign.worker_files import Wanted
 from labctl.model.campaign import Campaign
 from labctl.model.lab import Lab
-from labctl.model.outcome import CampaignState, Outcome
+from labctl.model.outcome import AttemptState, CampaignState, Outcome
 from labctl.spec.campaign import load_campaign
 from labctl.spec.lab import load_lab
 from labctl.store import CampaignHead, Store, VmRecord, open_store
@@ -144,7 +146,8 @@ def perturbation(lab_file: Path, directory: Path) -> None:
     )
     head = store.head(campaign_id)
     ratios: list[float] = []
-    with session(lab, state=state, store_url=sqlite_url(state), slots=1) as running:
+    wanted = Wanted(queues=(queue_of(lab),), slots=2)
+    with session(state=state, store_url=sqlite_url(state), broker=None, wanted=wanted, say=print) as running:
         for number in range(PAIRS + 1):
             by_labctl = _one_run(store, head, running)
             by_hand = transfer_by_hand(lab, store.idle_vms(campaign_id))
@@ -169,14 +172,15 @@ def _one_run(store: Store, head: CampaignHead, running: Session) -> float:
     done = store.run_counts(head.id).get(Outcome.OK, 0)
     while store.run_counts(head.id).get(Outcome.OK, 0) == done:
         store.set_state(head.id, CampaignState.ACTIVE)
-        while not store.active_attempts(head.id):
+        while not any(item.state is AttemptState.CLAIMED for item in store.active_attempts(head.id)):
             scheduler.advance(store, running.dispatcher, only=head.id)
+            time.sleep(0.1)
         store.set_state(head.id, CampaignState.PAUSED)
-        looked = 0.0
+        meter, looked = Meter(store, head.id), 0.0
         while store.active_attempts(head.id):
             store.version()
             if time.monotonic() - looked >= 1:
-                progress(store, head)
+                meter.look()
                 looked = time.monotonic()
             time.sleep(0.1)
     newest = max((run for run in store.record(head.id).runs if run.result), key=lambda run: run.ended or 0.0)
