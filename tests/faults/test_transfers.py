@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -91,6 +92,7 @@ def test_a_path_that_swallows_everything_ends_at_the_deadline(desk: Desk) -> Non
     attempt = desk.phase(command, "transfer")
     member = topology(desk.lab).members[attempt.hosts[0]].name
     taps = [name for name in until("taps", lambda: namespaces.look(member)) if name.startswith("vnet")]
+    until("data flows", lambda: _moved(member, taps[-1]) > 10_000_000)
     subprocess.run(["ip", "-netns", member, "link", "set", "dev", taps[-1], "down"], check=True)
     ended = command.wait()
     assert ended.code == 1, ended.said
@@ -99,3 +101,13 @@ def test_a_path_that_swallows_everything_ends_at_the_deadline(desk: Desk) -> Non
     assert (run.result.detail.outcome, run.result.detail.kind) == ("lab-error", "client-hung")
     assert "was stopped after" in run.result.detail.what
     desk.assert_nothing_left()
+
+
+def _moved(namespace: str, interface: str) -> int:
+    """Bytes that an interface has moved either way."""
+    said = subprocess.run(
+        ["ip", "-netns", namespace, "-json", "-stats", "link", "show", "dev", interface],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    (counters,) = json.loads(said.stdout)
+    return int(counters["stats64"]["rx"]["bytes"]) + int(counters["stats64"]["tx"]["bytes"])
