@@ -78,7 +78,7 @@ def test_when_the_worker_process_is_killed_the_run_is_tried_again(desk: Desk) ->
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert_finished(desk, command, runs=1)
-    assert desk.record().runs[0].attempts == 2
+    assert desk.record().runs[0].attempts >= 2
     assert desk.query("SELECT state, outcome, kind FROM attempts ORDER BY id")[0] == (
         "lost",
         "lab-error",
