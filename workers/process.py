@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 import time
+from importlib import import_module
 from typing import Any
 
 from celery.signals import task_postrun, task_prerun, worker_process_init
@@ -17,6 +18,7 @@ from labctl.store.database import open_database
 _stores: dict[int, Store] = {}
 _at_work = threading.Event()
 _LOOK_SECONDS = 2.0
+_READ_TENTHS = 10
 _PR_SET_PDEATHSIG = 1
 
 
@@ -44,6 +46,13 @@ def _outlive_the_main_process(**_: Any) -> None:  # noqa: ANN401 - Celery's sign
     time and hands its result to the store. So the children live on, each until its attempt has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
     threading.Thread(target=_end_when_alone, args=(os.getppid(),), name="alone", daemon=True).start()
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _end_soon(**_: Any) -> None:  # noqa: ANN401 - Celery's signal arguments
+    """A child that ends waits until its main process has read how its tasks ended, which one that ends may never do: for
+    half a minute. All that matters is in the store, so a second is enough."""
+    setattr(import_module("billiard.pool"), "GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT", _READ_TENTHS)  # noqa: B010
 
 
 def _end_when_alone(main: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import redis
 
 from tests.schedules.forks import PROGRAMS, ForkedProcess, descendants
-from tests.schedules.programs import NIGHT
+from tests.schedules.programs import NIGHT, TELL
 from tests.schedules.shortened import PATIENCE
 
 Say = Callable[[str], None]
@@ -173,6 +173,12 @@ class Crew:
             return False
         self._say(f"process {pid} is killed")
         return True
+
+    def tell(self) -> None:
+        """Have all services and workers that run say in their logs what they do."""
+        for pid in {*self._of("service"), *self.mains(), *self.workers()}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, TELL)
 
     def left(self) -> dict[int, str]:
         """All processes of the night that run, with their command lines, but for who conducts it and the shared Redis."""

@@ -95,6 +95,9 @@ def _night(seed: int, directory: Path) -> None:
     except Exception:
         night.broken.append(f"the night itself failed: {traceback.format_exc()}")
     night.wait_until("all processes have ended", lambda: not night.crew.left(), seconds=10.0)
+    if night.broken:
+        night.crew.tell()
+        time.sleep(0.5)
     verdict = judge(night, seconds=time.monotonic() - began)
     (directory / FILE).write_text(verdict.to_text())
 

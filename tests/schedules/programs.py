@@ -3,9 +3,11 @@ clock that can be stepped, and lines before which they may be killed."""
 
 from __future__ import annotations
 
+import faulthandler
 import mmap
 import os
 import pkgutil
+import signal
 import struct
 import subprocess
 import sys
@@ -26,6 +28,8 @@ from tests.schedules.forks import ForkedProcess
 from tests.schedules.lines import ENGINE, WORKER, Lines, watch_lab, watch_store
 from tests.schedules.shortened import CALL_SECONDS, TASK_TIMES, reconnect_quickly, shorten
 
+TELL = signal.SIGUSR2
+"""A process that is sent this signal says in its log what all of its threads do."""
 NIGHT = "LABCTL_TEST_NIGHT"
 """Environment variable: the directory of the night that a process belongs to."""
 CLOCK_FILE = "clock"
@@ -69,6 +73,7 @@ def worker(arguments: Sequence[str]) -> None:
 
 
 def _begin(role: str) -> Lines:
+    faulthandler.register(TELL, all_threads=True)
     directory = Path(os.environ[NIGHT])
     shorten()
     clock._clock = SteppedClock(directory, role)
