@@ -1,6 +1,6 @@
 """Nights in which everything goes wrong that a seed can think of, and what was lost in them: nothing, or it says what.
 
-    python -m tests.benchmarks.schedules [--count 300] [--seed N ...] [--first 0] [--at-once 4] [--keep DIRECTORY]
+    python -m tests.benchmarks.schedules [--count 300] [--seed N ...] [--first 0] [--at-once 6] [--keep DIRECTORY]
 
 With one `--seed` also the whole timeline of its night. Exit code 1 when a promise was broken.
 """
@@ -59,7 +59,7 @@ def _asked(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=300, help="how many nights")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, nargs="+", help="only these")
-    parser.add_argument("--at-once", type=int, default=4, help="nights side by side")
+    parser.add_argument("--at-once", type=int, default=6, help="nights side by side")
     parser.add_argument("--verdicts", type=Path, help="a file to which the verdicts are appended, one a line")
     parser.add_argument("--keep", type=Path, help="where what is left of nights that broke a promise is kept")
     parser.add_argument("--verbose", action="store_true", help="name every night")
