@@ -13,6 +13,7 @@ from labctl.store import AttemptHandle, Store
 from workers.fence import real_seconds
 from workers.guard import Guard
 from workers.owner import owner_lives, owner_wants_an_end
+from workers.together import beside
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +35,12 @@ def heartbeat(store: Store, handle: AttemptHandle, guard: Guard, phase: Callable
 
     look()
 
-    thread = threading.Thread(target=beat, name=f"heartbeat-{handle.id}", daemon=True)
-    thread.start()
+    beating = beside(beat)
     try:
         yield
     finally:
         ended.set()
-        thread.join()
+        beating.result()
 
 
 def _reason_to_end(store: Store, handle: AttemptHandle, guard: Guard, phase: str) -> str:

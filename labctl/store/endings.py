@@ -66,11 +66,7 @@ _FREE_IF_CLEAN = delete(leases).where(
 _FREE = delete(leases).where(leases.c.attempt_id == bindparam("attempt"))
 _FORGIVE = (
     update(hosts)
-    .where(
-        hosts.c.lab == bindparam("of_lab"),
-        hosts.c.host.in_(bindparam("names", expanding=True)),
-        hosts.c.strikes > 0,
-    )
+    .where(hosts.c.lab == bindparam("of_lab"), hosts.c.host == bindparam("of_host"), hosts.c.strikes > 0)
     .values(strikes=0)
 )
 _LOST = (
@@ -208,7 +204,7 @@ def _seconds(result: AttemptResult, *, created: float, ended: float) -> float:
 def _judge_hosts(db: Connection, lab: str, detail: OutcomeDetail, after: After) -> tuple[str, ...]:
     """Count a lab-error against the blamed hosts and forgive the cleared ones. Returns who is quarantined by it."""
     if after.cleared:
-        db.execute(_FORGIVE, {"of_lab": lab, "names": after.cleared})
+        db.execute(_FORGIVE, [{"of_lab": lab, "of_host": name} for name in after.cleared])
     return tuple(name for name in after.blamed if _strike(db, lab, name, detail, after))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 from typing import Any
 
-from sqlalchemy import Connection, Float, Row, String, and_, bindparam, case, func, insert, select, update
+from sqlalchemy import Connection, Float, Row, String, and_, bindparam, case, func, insert, or_, select, update
 
 from labctl import clock
 from labctl.errors import LabError
@@ -17,7 +17,9 @@ from labctl.store.values import VmRecord
 
 _CREATE = insert(vms)
 _TAKEN = select(vms.c.address).where(vms.c.lab == bindparam("lab"), THERE)
-_IS_TAKEN = _TAKEN.where(vms.c.address.in_(bindparam("addresses", expanding=True))).limit(1)
+_IS_TAKEN = _TAKEN.where(
+    or_(vms.c.address == bindparam("bare"), vms.c.address.like(bindparam("with_prefix_length")))
+).limit(1)
 _CHANGE = (
     update(vms)
     .where(vms.c.uuid == bindparam("vm"))
@@ -45,6 +47,7 @@ _TAKE = (
     .where(vms.c.uuid == bindparam("vm"), vms.c.state == "parked")
     .values(state="live", attempt_id=bindparam("by_attempt"))
 )
+_OF_ATTEMPT = select(vms).where(vms.c.attempt_id == bindparam("attempt"), THERE)
 _NOBODY_USES = (vms.c.state == "parked") | vms.c.attempt_id.not_in(
     select(attempts.c.id).where(attempts.c.state.in_(IN_PROGRESS))
 )
@@ -126,7 +129,8 @@ class Vms(Room):
 
     def vms_of_attempt(self, attempt_id: int) -> tuple[VmRecord, ...]:
         """VMs of an attempt that may still exist."""
-        return self._vms(and_(vms.c.attempt_id == attempt_id, THERE))
+        with self._db.reading() as db:
+            return tuple(_vm(row) for row in db.execute(_OF_ATTEMPT, {"attempt": attempt_id}))
 
     def idle_vms(self, campaign_id: int) -> tuple[VmRecord, ...]:
         """VMs of a campaign that may still exist and that no attempt in progress uses."""
@@ -163,9 +167,8 @@ def _free_address(db: Connection, lab: str, candidates: Iterable[IPv4Address]) -
         if taken is not None:
             free = str(candidate) not in taken
         else:
-            text = str(candidate)
-            written = [text, *(f"{text}/{length}" for length in range(33))]
-            free = db.execute(_IS_TAKEN, {"lab": lab, "addresses": written}).first() is None
+            written = {"lab": lab, "bare": str(candidate), "with_prefix_length": f"{candidate}/%"}
+            free = db.execute(_IS_TAKEN, written).first() is None
         if free:
             return candidate
     return None

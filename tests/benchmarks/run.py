@@ -7,6 +7,7 @@
     planning       a million cells
     schedules      300 seeded nights of faults on simulated hosts: what was lost (see `schedules.py` for one night)
     night          a night of faults on real guests
+    dispatch       runs a second through the whole engine beside bare Celery, and what one costs among 100,000
 
 Each prints its figure with its goal. Nothing here is a test: figures depend on the machine and on what else runs on it.
 """
@@ -39,8 +40,7 @@ from labctl.model.lab import Lab
 from labctl.model.outcome import AttemptState, CampaignState, Outcome
 from labctl.spec.campaign import load_campaign
 from labctl.spec.lab import load_lab
-from labctl.store import CampaignHead, Store, VmRecord, open_store
-from labctl.store.database import sqlite_url
+from labctl.store import CampaignHead, Store, VmRecord, open_store, sqlite_url
 
 HERE = Path(__file__).parent
 LABCTL = Path(sys.executable).parent / "labctl"
@@ -252,6 +252,11 @@ def night(_lab: Path, _directory: Path) -> None:
     )
 
 
+def dispatch(_lab: Path, _directory: Path) -> None:
+    """20,000 runs that take no time, and a store with 100,000."""
+    subprocess.run([sys.executable, "-m", "tests.benchmarks.dispatch"], check=True, cwd=HERE.parents[1])
+
+
 BENCHMARKS: dict[str, Callable[[Path, Path], None]] = {
     "planning": planning,
     "efficiency": efficiency("efficiency", 0.65),
@@ -261,8 +266,9 @@ BENCHMARKS: dict[str, Callable[[Path, Path], None]] = {
     "perturbation": perturbation,
     "schedules": schedules,
     "night": night,
+    "dispatch": dispatch,
 }
-WITHOUT_LAB = frozenset({"schedules", "night"})
+WITHOUT_LAB = frozenset({"schedules", "night", "dispatch"})
 """Those that need no lab, or have their own."""
 
 
