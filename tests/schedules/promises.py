@@ -148,10 +148,10 @@ def no_void_token_touches_the_lab(left: Left) -> Iterator[str]:
 
 def nothing_is_measured_in_company(left: Left) -> Iterator[str]:
     """No transfer starts on a machine with running VMs of other attempts, unless these are being created by an attempt that
-    was stopped in the middle of it and has not gone on."""
+    was stopped in the middle of it and has not gone on. Transfers of attempts that were given up measure nothing."""
     void = voided(left.lines)
     for line in left.lines:
-        if line.what != "company":
+        if line.what != "company" or void.get(line.actor, line.at) < line.at:
             continue
         other = f"attempt {line.said}"
         late = [made for made in left.lines if made.actor == other and made.what == "create" and made.vm == line.vm]

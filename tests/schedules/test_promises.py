@@ -151,6 +151,7 @@ def test_every_promise_can_be_broken() -> None:
             with_lines(LOST, line(5.001, "attempt 1", "create", confirmed=4.9)), id="what was on its way arrives"
         ),
         pytest.param(with_lines(LOST, line(6.0, "attempt 2", "company", said="1")), id="a VM that is just being made"),
+        pytest.param(with_lines(LOST, line(6.0, "attempt 1", "company", said="2")), id="who was given up is no measurer"),
         pytest.param(by("UPDATE campaigns SET state='stopped'", "UPDATE runs SET state='pending', outcome=NULL, "
                         "accepted_attempt=NULL WHERE id=3"), id="runs of a stopped campaign wait for a person"),
     ],
