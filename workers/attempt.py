@@ -305,6 +305,7 @@ class Attempt:
                 bytes_moved=outcome.bytes_moved,
                 iterations=outcome.iterations,
                 stats_source=outcome.stats_source,
+                queued_ms=outcome.queued_ms,
                 samples=outcome.samples,
             )
         )

@@ -16,7 +16,11 @@ from workers.hypervisors.base import VmDriver
 from workers.hypervisors.fenced import fenced
 from workers.hypervisors.simulated.driver import SimulatedDriver
 
-DRIVERS = {Hypervisor.KVM: "workers.hypervisors.kvm.driver:KvmDriver"}
+DRIVERS = {
+    Hypervisor.KVM: "workers.hypervisors.kvm.driver:KvmDriver",
+    Hypervisor.VSPHERE: "workers.hypervisors.vsphere.driver:VsphereDriver",
+    Hypervisor.HYPERV: "workers.hypervisors.hyperv.driver:HypervDriver",
+}
 """Where each driver is. They are imported when first used, so that a worker needs only the libraries of its lab."""
 
 

@@ -15,7 +15,22 @@ class ChannelKind(StrEnum):
     """How commands reach the inside of an endpoint."""
 
     QEMU_AGENT = "qemu-agent"
+    """The QEMU guest agent, through libvirt."""
+    VMTOOLS = "vmtools"
+    """Guest operations of VMware Tools, through vCenter."""
+    POWERSHELL_DIRECT = "powershell-direct"
+    """PowerShell Direct over VMBus, through the Hyper-V host."""
+    WINRM = "winrm"
+    """WinRM to the endpoint's address."""
     SSH = "ssh"
+    """SSH to the endpoint's address."""
+
+
+class GuestSystem(StrEnum):
+    """What runs inside an endpoint, and so which language its commands are in."""
+
+    LINUX = "linux"
+    WINDOWS = "windows"
 
 
 class ImageKind(StrEnum):
@@ -24,7 +39,31 @@ class ImageKind(StrEnum):
     KERNEL = "kernel"
     """Kernel, initramfs and command line; all in RAM, no disk, so it migrates without shared storage."""
     DISK = "disk"
-    """A disk image that is never written to: every VM gets a qcow2 overlay of its own."""
+    """A disk image that is never written to: every VM gets an overlay (qcow2, differencing VHDX) or a copy of its own."""
+    TEMPLATE = "template"
+    """A template or a VM of vSphere, which every VM is cloned from."""
+    ISO = "iso"
+    """A live system on a CD image; the VM has no disk."""
+
+
+class Cloning(StrEnum):
+    """How the disk of a VM comes from that of its image."""
+
+    LINKED = "linked"
+    """What is written goes to a file of the VM's own, what is read may come from the image's (overlay, linked clone)."""
+    FULL = "full"
+    """A whole copy."""
+
+
+class Customisation(StrEnum):
+    """How a VM made from a template learns its name and its static address."""
+
+    NONE = "none"
+    """It doesn't: the network has DHCP."""
+    GUESTINFO = "guestinfo"
+    """It reads `guestinfo.labctl.*` by VMware Tools when it boots (the image's own doing)."""
+    GUEST_OS = "guest-os"
+    """Guest customisation of the hypervisor: of vSphere for Linux and Windows, the key-value exchange of Hyper-V."""
 
 
 class Accelerator(StrEnum):
@@ -57,6 +96,68 @@ class SshAccess:
     port: int = 22
 
 
+class WinrmTransport(StrEnum):
+    """How WinRM authenticates. Messages over plain HTTP are always encrypted by NTLM or Kerberos; `basic` needs HTTPS."""
+
+    NTLM = "ntlm"
+    KERBEROS = "kerberos"
+    CREDSSP = "credssp"
+    BASIC = "basic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """A user and where its password is, for channels that log in with a password."""
+
+    user: str
+    password: SecretRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class WinrmAccess:
+    """How to reach a Windows machine by WinRM (WS-Management, MS-WSMV).
+
+    `url` is such as `https://hv1.example.com:5986/wsman`. Certificates of HTTPS are always checked: against the
+    authorities of the system, or those of `ca_file`.
+    """
+
+    url: str
+    login: Login
+    transport: WinrmTransport = WinrmTransport.NTLM
+    ca_file: str = ""
+
+
+class MigrationAuth(StrEnum):
+    """How Hyper-V hosts trust each other for live migration (`VirtualMachineMigrationAuthenticationType`)."""
+
+    KERBEROS = "kerberos"
+    """Constrained delegation, set up in Active Directory."""
+    CREDSSP = "credssp"
+    """The credentials that labctl logs in with are delegated; needs the WinRM transport `credssp`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VCenter:
+    """A vCenter Server, or one ESXi host that stands alone, and where labctl may work in it.
+
+    Certificates are checked against the system's authorities, those of `ca_file`, or one pinned `thumbprint`
+    (SHA-256, 64 hexadecimal digits). `datacenter` and `folder` are names or inventory paths; empty means the only one.
+    """
+
+    name: str
+    address: str
+    """Host name or address, with `:port` where it isn't 443."""
+    login: Login
+    ca_file: str = ""
+    thumbprint: str = ""
+    datacenter: str = ""
+    folder: str = ""
+    clones_at_once: int = 2
+    relocations_at_once: int = 1
+    pin: bool = False
+    """Whether DRS is told to leave the VMs of labctl where they are (an override for each VM)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Network:
     """A network that VMs are attached to.
@@ -71,6 +172,13 @@ class Network:
     addressing: str = "static"
     guest_range: tuple[IPv4Address, IPv4Address] | None = None
     prefix_length: int = 24
+    vlan: int | None = None
+    """VLAN of the VMs' adapters; None: untagged, or as the port group says."""
+
+    @property
+    def is_static(self) -> bool:
+        """Whether VMs get their addresses from labctl; else they ask a DHCP server."""
+        return self.addressing == "static"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +194,7 @@ class Host:
     name: str
     hypervisor: Hypervisor
     uri: str
+    """Of libvirt (KVM); empty for hosts of vSphere, which are reached by `vcenter`, and of Hyper-V, by `winrm`."""
     machine: str
     address: IPv4Interface | None = None
     migration_address: IPv4Address | None = None
@@ -95,6 +204,19 @@ class Host:
     """PCI addresses (`0000:3b:00.0`) that may be passed through as `vt-d`."""
     virtual_functions: tuple[str, ...] = ()
     """PCI addresses of virtual functions that may be passed through as `sr-iov`."""
+    vcenter: str = ""
+    """vSphere: the name of its vCenter in the lab file."""
+    inventory: str = ""
+    """vSphere: name or inventory path of the host; empty: the host's own name."""
+    resource_pool: str = ""
+    """vSphere: name or inventory path; empty: that of its cluster or of itself."""
+    datastore: str = ""
+    """vSphere: name of the datastore for the VMs' files; empty: the only one that all hosts of a migration path share."""
+    storage: str = ""
+    """Hyper-V: folder on the host for the files of VMs, such as `D:\\labctl`."""
+    winrm: WinrmAccess | None = None
+    """Hyper-V: how the host is reached."""
+    migration_auth: MigrationAuth = MigrationAuth.KERBEROS
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -110,7 +232,11 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """What a VM boots. Paths are on the hosts. `channel` says how commands reach a guest of it."""
+    """What a VM boots. Paths are on the hosts. `channel` says how commands reach a guest of it.
+
+    `login` is needed by the channels `vmtools`, `powershell-direct` and `winrm`, `ssh_key` and `known_hosts` by `ssh`
+    (`known_hosts` empty: that of the VM's host, through which KVM guests are reached).
+    """
 
     name: str
     kind: ImageKind
@@ -121,6 +247,22 @@ class Image:
     disk: str = ""
     ssh_user: str = "root"
     ssh_key: SecretRef | None = None
+    known_hosts: str = ""
+    system: GuestSystem = GuestSystem.LINUX
+    login: Login | None = None
+    winrm_transport: WinrmTransport = WinrmTransport.NTLM
+    winrm_ca_file: str = ""
+    winrm_https: bool = True
+    template: str = ""
+    """vSphere: name or inventory path of a template or VM."""
+    iso: str = ""
+    """vSphere: `[datastore] folder/file.iso`. Hyper-V: a path on the host."""
+    guest_id: str = ""
+    """vSphere: what the guest is (`VirtualMachineGuestOsIdentifier`), for images of kind `iso`."""
+    clone: Cloning = Cloning.LINKED
+    customisation: Customisation = Customisation.NONE
+    generation: int = 2
+    """Hyper-V: 1 or 2. Legacy adapters need 1."""
     drivers: frozenset[str] = frozenset()
     """NIC models that the guest has a driver for; empty means: not known, assume all."""
 
@@ -177,6 +319,7 @@ class Lab:
     migration_pairs: frozenset[tuple[str, str]]
     test_network: str
     limits: Limits = field(default_factory=Limits)
+    vcenters: Mapping[str, VCenter] = field(default_factory=dict)
     embedded: EmbeddedLayout | None = None
     simulated: SimulatedLayout | None = None
     quiet: QuietLimits | None = None

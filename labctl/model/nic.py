@@ -106,8 +106,8 @@ NIC_MODELS: dict[str, NicModel] = {
         ),
         NicModel(
             name="vt-d",
-            hypervisors=_KVM | _VSPHERE,
-            what="a physical adapter given to the VM (PCI passthrough)",
+            hypervisors=_KVM | _VSPHERE | _HYPERV,
+            what="a physical adapter given to the VM (PCI passthrough, DirectPath I/O, discrete device assignment)",
             migratable=False,
             passthrough=True,
         ),

@@ -83,6 +83,8 @@ class MigrationResult:
     bytes_moved: int | None = None
     iterations: int | None = None
     stats_source: str = ""
+    queued_ms: int | None = None
+    """How long the hypervisor let it wait for its turn, which is no part of `total_ms`."""
     samples: tuple[MigrationSample, ...] = ()
 
 

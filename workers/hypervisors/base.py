@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface
 from typing import Protocol
 
 from labctl.model.lab import Image, Network
@@ -90,6 +90,8 @@ class MigrationOutcome:
     bytes_moved: int | None = None
     iterations: int | None = None
     stats_source: str = ""
+    queued_ms: int | None = None
+    """How long the hypervisor let it wait for its turn, which is no part of `total_ms`."""
     samples: tuple[MigrationSample, ...] = ()
 
 
@@ -107,6 +109,15 @@ class HostLoad:
     """bit/s over all its physical interfaces, both ways."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lack:
+    """Something that a host lacks for the work of labctl: a right, a network, a datastore, an image."""
+
+    what: str
+    """In a sentence, with the object that it is missing on."""
+    todo: str = ""
+
+
 class VmDriver(Protocol):
     """VMs on the hosts of one hypervisor kind in one lab. Connections are made lazily, in the process that uses them.
 
@@ -119,6 +130,10 @@ class VmDriver(Protocol):
 
     def channel(self, vm: Vm, image: Image) -> Channel:
         """The channel into the VM, wherever it runs now."""
+
+    def address(self, vm: Vm, *, timeout: float) -> IPv4Address:
+        """The VM's address on the test network: the one it was created with, or with DHCP the one that its adapter got,
+        waited for. `LabError` (`no-guest-address`) when it has none in time; link-local ones are none."""
 
     def locate(self, vm: Vm) -> str | None:
         """The host on which the VM is running now, by asking every host it may be on; None when on none."""
@@ -163,6 +178,13 @@ class VmDriver(Protocol):
 
     def check_migration(self, source: str, destination: str) -> str:
         """Why a VM can't be migrated between two hosts, in a sentence; empty when nothing speaks against it."""
+
+    def incidents(self, vm: Vm, *, since: float) -> tuple[str, ...]:
+        """What others did to the VM since then (epoch seconds) as far as the hypervisor remembers it, in sentences: moved
+        by DRS, restarted by HA, reconfigured. Empty where nothing happened or nobody remembers."""
+
+    def lacks(self, host: str) -> tuple[Lack, ...]:
+        """What the host lacks for the work of labctl, all of it at once. Starts and changes nothing."""
 
     def close(self) -> None:
         """Close all connections."""

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address
 
 import libvirt
 
@@ -17,7 +18,16 @@ from workers.channels.base import Channel, ChannelError
 from workers.channels.qemu_agent import QemuAgentChannel
 from workers.channels.ssh import SshChannel
 from workers.guard import Deadline, Guard
-from workers.hypervisors.base import NAME_PREFIX, HostLoad, MigrationOutcome, OwnedVm, OwnershipMark, Vm, VmRequest
+from workers.hypervisors.base import (
+    NAME_PREFIX,
+    HostLoad,
+    Lack,
+    MigrationOutcome,
+    OwnedVm,
+    OwnershipMark,
+    Vm,
+    VmRequest,
+)
 from workers.hypervisors.kvm import facts, load, migration, paths, storage
 from workers.hypervisors.kvm import vm as vms
 from workers.hypervisors.kvm.agent import LibvirtAgent
@@ -66,6 +76,18 @@ class KvmDriver:
             locate=lambda: self.locate(vm),
             handed_over=lambda: bool(self._look(vm).found),
         )
+
+    def address(self, vm: Vm, *, timeout: float) -> IPv4Address:  # noqa: ARG002
+        """The address that the VM was created with: guests of KVM get it with their command line."""
+        if vm.address is None:
+            raise LabError(
+                f"The VM {vm.name} has no address.",
+                kind="no-guest-address",
+                why="On KVM the test network needs static addressing.",
+                todo="Give the network `guest_range` in the lab file.",
+                host=vm.host,
+            )
+        return vm.address.ip
 
     def locate(self, vm: Vm) -> str | None:
         """The host on which the VM is running now; one that was paused on purpose counts as running."""
@@ -145,6 +167,14 @@ class KvmDriver:
         access = self._connections.host(source).ssh
         shell = self._host_channel(source, access) if access is not None else None
         return paths.check(self._connections, self._lab, source, destination, shell=shell)
+
+    def incidents(self, vm: Vm, *, since: float) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing: libvirt remembers no events."""
+        return ()
+
+    def lacks(self, host: str) -> tuple[Lack, ...]:  # noqa: ARG002
+        """Nothing that isn't told otherwise: `host_facts` fails where libvirt refuses."""
+        return ()
 
     def close(self) -> None:
         """Close the connections of this process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from ipaddress import IPv4Address
 
 from labctl.errors import LabError
 from labctl.model.lab import Image, Lab
@@ -11,7 +12,16 @@ from labctl.model.result import Fact, MigrationSample
 from workers.channels.base import Channel
 from workers.channels.simulated import SimulatedChannel
 from workers.guard import Guard
-from workers.hypervisors.base import NAME_PREFIX, HostLoad, MigrationOutcome, OwnedVm, OwnershipMark, Vm, VmRequest
+from workers.hypervisors.base import (
+    NAME_PREFIX,
+    HostLoad,
+    Lack,
+    MigrationOutcome,
+    OwnedVm,
+    OwnershipMark,
+    Vm,
+    VmRequest,
+)
 from workers.hypervisors.simulated import facts, migration
 from workers.hypervisors.simulated import vm as vms
 from workers.hypervisors.simulated.inside import MachineInside, VmInside
@@ -53,6 +63,12 @@ class SimulatedDriver:
     def machine_channel(self, name: str) -> Channel:
         """The channel to a host or a plain machine itself."""
         return SimulatedChannel(inside=MachineInside(self._world, name), guard=self._guard)
+
+    def address(self, vm: Vm, *, timeout: float) -> IPv4Address:  # noqa: ARG002
+        """The address that the VM was created with."""
+        if vm.address is None:
+            raise LabError(f"The VM {vm.name} has no address.", kind="no-guest-address", host=vm.host)
+        return vm.address.ip
 
     def locate(self, vm: Vm) -> str | None:
         """The host on which the VM is running now; one that was paused on purpose counts as running."""
@@ -123,6 +139,14 @@ class SimulatedDriver:
             self._ask("check_migration", destination)
             self._ask("check_migration", source)
         return reason
+
+    def incidents(self, vm: Vm, *, since: float) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing: nobody else does anything on simulated hosts."""
+        return ()
+
+    def lacks(self, host: str) -> tuple[Lack, ...]:  # noqa: ARG002
+        """Nothing."""
+        return ()
 
     def close(self) -> None:
         """Nothing is kept open."""
