@@ -15,7 +15,7 @@ from labctl.model.outcome import AttemptState, CampaignState, HostState, Outcome
 from labctl.model.result import AttemptResult, RawOutput
 from labctl.spec.documents import to_json
 from labctl.store.room import IN_PROGRESS, Room, held, shown
-from labctl.store.tables import attempts, campaigns, cells, hosts, leases, raw_outputs, runs, vms
+from labctl.store.tables import OPEN, adjustments, attempts, campaigns, cells, hosts, leases, raw_outputs, runs, vms
 from labctl.store.values import Accepted, After, AttemptHandle
 from labctl.store.withdrawal import uncount
 
@@ -62,6 +62,7 @@ _KEEP_RAW = insert(raw_outputs)
 _FREE_IF_CLEAN = delete(leases).where(
     leases.c.attempt_id == bindparam("attempt"),
     ~exists().where(vms.c.attempt_id == bindparam("attempt"), vms.c.state == "live"),
+    ~exists().where(adjustments.c.attempt_id == bindparam("attempt"), OPEN),
 )
 _FREE = delete(leases).where(leases.c.attempt_id == bindparam("attempt"))
 _FORGIVE = (
@@ -150,7 +151,7 @@ class Endings(Room):
         return lost
 
     def lost_attempts(self, *, lab: str | None = None) -> tuple[int, ...]:
-        """Attempts that were given up, or ended without getting rid of their VMs, and still hold leases for that."""
+        """Attempts that were given up, or ended and left VMs or adjustments behind, and still hold leases for that."""
         query = (
             select(attempts.c.id)
             .distinct()

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from labctl.errors import LabError
 from labctl.store.tables import store_info
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """All revisions that this program knows, oldest first, as the migrations in `labctl/store/migrations` name them."""
 NEWEST = REVISIONS[-1]
 

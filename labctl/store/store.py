@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from labctl.store.adjustments import Adjustments
 from labctl.store.attempts import Attempts
 from labctl.store.campaigns import Campaigns
 from labctl.store.database import open_database
@@ -24,7 +25,7 @@ from labctl.store.vms import Vms
 
 
 class Store(
-    Submission, Campaigns, Runs, Attempts, Endings, Insight, Vms, Hosts, Workers, Events, Records, Home
+    Submission, Campaigns, Runs, Attempts, Endings, Insight, Vms, Adjustments, Hosts, Workers, Events, Records, Home
 ):  # fmt: skip
     """The store of one state directory or database. Open it in the process that uses it (`open_store`)."""
 

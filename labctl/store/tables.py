@@ -36,8 +36,8 @@ metadata = MetaData(
 )
 
 
-def _partial_index(name: str, *columns: str, where: str) -> Index:
-    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+def _partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
 store_info = Table(
@@ -179,6 +179,26 @@ vms = Table(
     _partial_index("ix_vms_of_campaign", "campaign_id", where="state <> 'gone'"),
 )
 
+adjustments = Table(
+    "adjustments",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("lab", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("adapter", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("asked", Text, nullable=False),
+    Column("attempt_id", ForeignKey("attempts.id"), nullable=False, index=True),
+    Column("recorded", Float, nullable=False),
+    Column("taken", Float),
+    Column("restored", Float),
+    Column("why", Text, nullable=False, default=""),
+    _partial_index("ix_adjustments_open", "lab", "host", "adapter", "name", where="restored IS NULL", unique=True),
+)
+"""Settings of hosts that attempts have changed, recorded before they are changed, with what they were before. One that is
+not restored yet is open; of each setting at most one is."""
+
 raw_outputs = Table(
     "raw_outputs",
     metadata,
@@ -237,5 +257,7 @@ events = Table(
 # What partial indices hold. Queries say it in these words, written out, else the indices are not used.
 THERE = vms.c.state != literal_column("'gone'")
 """Of a VM: it may still exist."""
+OPEN = adjustments.c.restored.is_(None)
+"""Of an adjustment: its setting may not be what it was before."""
 BACKING_OFF = runs.c.not_before > literal_column("0")
 """Of a run: it may have to wait before it is tried again."""

@@ -265,6 +265,42 @@ class VmRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """A setting of a host that is about to be changed. `adapter` is empty when it is no adapter's; `before` and `asked` are
+    the system's own words (`on`, `0`), of which the store understands nothing."""
+
+    host: str
+    adapter: str
+    name: str
+    before: str
+    asked: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adjustment:
+    """A setting of a host that an attempt has changed, or was about to, and that is not restored yet."""
+
+    id: int
+    lab: str
+    host: str
+    adapter: str
+    name: str
+    before: str
+    """What it has to be again."""
+    asked: str
+    attempt_id: int
+    why: str
+    """Why it could not be restored when that was last tried; empty when it was not tried."""
+
+    @property
+    def sentence(self) -> str:
+        """What is to be said of it as long as it is open."""
+        of = f" of adapter {self.adapter}" if self.adapter else ""
+        why = f": {self.why}" if self.why else ""
+        return f"{self.name}{of} was {self.before}, was set to {self.asked} and is not restored{why}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostRecord:
     """How a host of a lab has behaved. `strikes` counts its lab-errors in a row, `checks` its failed health checks."""
 

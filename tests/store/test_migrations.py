@@ -134,7 +134,7 @@ def test_migrations_make_the_tables_of_the_code(migrated: Store, old_url: str) -
     with past_the_store(old_url) as db:
         assert compare_metadata(MigrationContext.configure(db), metadata) == []
         partial = {name for table in metadata.tables.values() for name in (index.name for index in table.indexes)}
-        assert {"ix_runs_waiting", "ix_vms_there", "ix_vms_of_campaign"} <= partial
+        assert {"ix_runs_waiting", "ix_vms_there", "ix_vms_of_campaign", "ix_adjustments_open"} <= partial
 
 
 def test_what_was_stored_is_there_after_a_migration(migrated: Store) -> None:
