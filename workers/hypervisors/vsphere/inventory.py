@@ -119,6 +119,17 @@ class Inventory:
         row = self._rows[ref]
         return Item(ref=ref, name=plain(row["name"]), path=self.path(ref), row=row)
 
+    def has(self, ref: Any) -> bool:  # noqa: ANN401
+        """Whether labctl may see it."""
+        return ref in self._rows
+
+    def above(self, item: Item, kind: type[Any]) -> Item:
+        """The nearest object of a kind that it is in."""
+        ref = item.ref
+        while not isinstance(ref, kind):
+            ref = self._rows[ref]["parent"]
+        return self.item(ref)
+
     def path(self, ref: Any) -> str:  # noqa: ANN401
         """Its inventory path."""
         parts: list[str] = []
@@ -138,13 +149,11 @@ class Inventory:
         return bool(ref == above)
 
 
-def choose(
-    items: Sequence[Item], wanted: str, *, what: str, where: str, key: str, kind: str = "not-in-inventory"
-) -> Item:
+def choose(items: Sequence[Item], wanted: str, *, what: str, where: str, key: str, kind: str = "create-failed") -> Item:
     """The one that a name or an inventory path means; with an empty one the only one there is.
 
-    Raises `LabError`: of the kind given when there is none (with the nearest names), `ambiguous-name` when there are
-    several (with their paths). `what` says what is looked for (`network`), `where` in what, `key` where the lab file says it.
+    Raises `LabError` of the kind given when there is none (with the nearest names) or there are several (with their
+    paths). `what` says what is looked for (`network`), `where` in what, `key` where the lab file says it.
     """
     found = [item for item in items if not wanted or _means(wanted, item)]
     if len(found) == 1:
@@ -152,7 +161,7 @@ def choose(
     if found:
         raise LabError(
             f"{where} has several {what}s that " + (f"are called {wanted}." if wanted else "could be meant."),
-            kind="ambiguous-name",
+            kind=kind,
             why="They are " + ", ".join(sorted(item.path for item in found)[:12]) + ".",
             todo=f"Write the inventory path of the one that is meant for {key} in the lab file.",
         )
