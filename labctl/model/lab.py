@@ -46,6 +46,17 @@ class ImageKind(StrEnum):
     """A live system on a CD image; the VM has no disk."""
 
 
+def bootable_on(kind: ImageKind, *, disk: str = "", iso: str = "") -> frozenset[Hypervisor]:
+    """The hypervisors that can boot an image, as far as its kind and the form of its path tell."""
+    if kind is ImageKind.KERNEL:
+        return frozenset({Hypervisor.KVM})
+    if kind is ImageKind.TEMPLATE:
+        return frozenset({Hypervisor.VSPHERE})
+    if kind is ImageKind.ISO:
+        return frozenset({Hypervisor.VSPHERE if iso.startswith("[") else Hypervisor.HYPERV})
+    return frozenset({Hypervisor.HYPERV if disk.lower().endswith((".vhdx", ".vhd")) else Hypervisor.KVM})
+
+
 class Cloning(StrEnum):
     """How the disk of a VM comes from that of its image."""
 
@@ -219,6 +230,11 @@ class Host:
     migration_auth: MigrationAuth = MigrationAuth.KERBEROS
     facts: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def can_be_endpoint(self) -> bool:
+        """Whether transfers can start or end on the host itself: it has an address there, and commands reach it."""
+        return self.address is not None and (self.ssh is not None or self.winrm is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -265,6 +281,11 @@ class Image:
     """Hyper-V: 1 or 2. Legacy adapters need 1."""
     drivers: frozenset[str] = frozenset()
     """NIC models that the guest has a driver for; empty means: not known, assume all."""
+
+    @property
+    def hypervisors(self) -> frozenset[Hypervisor]:
+        """Those that can boot it."""
+        return bootable_on(self.kind, disk=self.disk, iso=self.iso)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,19 +8,39 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 
 from labctl.errors import SpecError
-from labctl.model.lab import Host, Image, Lab, Limits, Machine, Network, QuietLimits, SshAccess
+from labctl.model.lab import (
+    Accelerator,
+    Cloning,
+    Host,
+    Image,
+    Lab,
+    Limits,
+    Login,
+    Machine,
+    MigrationAuth,
+    Network,
+    QuietLimits,
+    SshAccess,
+    VCenter,
+    WinrmAccess,
+)
 from labctl.spec.embedded import EmbeddedSpec, expand_embedded
+from labctl.spec.image_contradictions import channel_of, customisation_of
 from labctl.spec.lab_contradictions import contradictions
 from labctl.spec.lab_file import (
     EmbeddedField,
+    GuestWinrmField,
     HostField,
     ImageField,
     LabFile,
     LimitsField,
+    LoginField,
     NetworkField,
     QuietField,
     SimulatedField,
     SshField,
+    VCenterField,
+    WinrmField,
     pairs_of,
 )
 from labctl.spec.problems import problems_of
@@ -100,6 +120,7 @@ def _simulated(simulated: SimulatedField, base: Path) -> SimulatedSpec:
 
 
 def _lab(spec: LabFile, document: Document) -> Lab:
+    static = spec.networks[_test_network(spec)].addressing == "static"
     return Lab(
         name=spec.lab,
         site=spec.site,
@@ -114,10 +135,26 @@ def _lab(spec: LabFile, document: Document) -> Lab:
             for name, machine in spec.machines.items()
         },
         networks={name: _network(name, network) for name, network in spec.networks.items()},
-        images={name: _image(name, image, document.base) for name, image in spec.images.items()},
+        images={name: _image(name, image, document.base, static=static) for name, image in spec.images.items()},
         migration_pairs=frozenset(pairs_of(spec)),
         test_network=_test_network(spec),
         limits=_limits(spec.limits),
+        vcenters={name: _vcenter(name, vcenter, document.base) for name, vcenter in spec.vcenters.items()},
+    )
+
+
+def _vcenter(name: str, vcenter: VCenterField, base: Path) -> VCenter:
+    return VCenter(
+        name=name,
+        address=vcenter.address,
+        login=_login(vcenter, base),
+        ca_file=path_from(vcenter.ca_file, base) if vcenter.ca_file is not None else "",
+        thumbprint=vcenter.thumbprint or "",
+        datacenter=vcenter.datacenter or "",
+        folder=vcenter.folder or "",
+        clones_at_once=vcenter.clones_at_once,
+        relocations_at_once=vcenter.relocations_at_once,
+        pin=vcenter.pin,
     )
 
 
@@ -125,15 +162,35 @@ def _host(name: str, host: HostField, base: Path) -> Host:
     return Host(
         name=name,
         hypervisor=host.hypervisor,
-        uri=host.uri,
+        uri=host.uri or "",
         machine=host.machine or name,
         address=host.address,
         migration_address=host.migration_address,
         ssh=_ssh(host.ssh, base) if host.ssh is not None else None,
-        accelerator=host.accelerator,
+        accelerator=host.accelerator or Accelerator.AUTO,
         devices=tuple(host.devices),
         virtual_functions=tuple(host.virtual_functions),
+        vcenter=host.vcenter or "",
+        inventory=host.inventory or "",
+        resource_pool=host.resource_pool or "",
+        datastore=host.datastore or "",
+        storage=host.storage or "",
+        winrm=_winrm(host.winrm, base) if host.winrm is not None else None,
+        migration_auth=host.migration_auth or MigrationAuth.KERBEROS,
         facts=host.facts,
+    )
+
+
+def _login(login: LoginField, base: Path) -> Login:
+    return Login(user=login.user, password=placed(login.password, base))
+
+
+def _winrm(winrm: WinrmField, base: Path) -> WinrmAccess:
+    return WinrmAccess(
+        url=winrm.url,
+        login=_login(winrm, base),
+        transport=winrm.transport,
+        ca_file=path_from(winrm.ca_file, base) if winrm.ca_file is not None else "",
     )
 
 
@@ -156,20 +213,34 @@ def _network(name: str, network: NetworkField) -> Network:
         addressing=network.addressing,
         guest_range=(guests[0], guests[1]) if guests else None,
         prefix_length=network.prefix_length,
+        vlan=network.vlan,
     )
 
 
-def _image(name: str, image: ImageField, base: Path) -> Image:
+def _image(name: str, image: ImageField, base: Path, *, static: bool) -> Image:
+    winrm = image.winrm or GuestWinrmField()
     return Image(
         name=name,
         kind=image.kind,
-        channel=image.channel,
+        channel=channel_of(image),
         kernel=image.kernel or "",
         initrd=image.initrd or "",
         command_line=image.command_line,
         disk=image.disk or "",
         ssh_user=image.ssh_user,
         ssh_key=placed(image.ssh_key, base) if image.ssh_key is not None else None,
+        known_hosts=path_from(image.known_hosts, base) if image.known_hosts is not None else "",
+        system=image.system,
+        login=_login(image.login, base) if image.login is not None else None,
+        winrm_transport=winrm.transport,
+        winrm_ca_file=path_from(winrm.ca_file, base) if winrm.ca_file is not None else "",
+        winrm_https=winrm.https,
+        template=image.template or "",
+        iso=image.iso or "",
+        guest_id=image.guest_id or "",
+        clone=image.clone or Cloning.LINKED,
+        customisation=customisation_of(image, static=static),
+        generation=image.generation or Image.generation,
         drivers=frozenset(image.drivers),
     )
 

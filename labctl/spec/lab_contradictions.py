@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Interface
 
 from labctl.errors import Problem
-from labctl.model.lab import ChannelKind, ImageKind
 from labctl.model.nic import Hypervisor
 from labctl.model.scenario import OTHER_HOST, OWN_HOST
-from labctl.spec.lab_file import LabFile, MigrationField, pairs_of
+from labctl.spec.host_contradictions import host_problems
+from labctl.spec.image_contradictions import image_problems
+from labctl.spec.lab_file import LabFile, MigrationField, pairs_of, strangers
 from labctl.spec.source import Document, KeyPath
 from labctl.spec.values import nearest
 
@@ -24,7 +25,8 @@ def contradictions(spec: LabFile, document: Document) -> Iterator[Problem]:
     yield from _names(spec, document)
     yield from _test_network_problems(spec, document)
     yield from _network_problems(spec, document)
-    yield from _image_problems(spec, document)
+    yield from host_problems(spec, document)
+    yield from image_problems(spec, document)
     yield from _pair_problems(spec, document)
     yield from _addresses_twice(spec, document)
     yield from _outside_network(spec, document)
@@ -38,11 +40,18 @@ def _no_limit(spec: LabFile, document: Document) -> Iterator[Problem]:
 
 
 def _unknown_load(spec: LabFile, document: Document) -> Iterator[Problem]:
-    """Quiet limits for what libvirt doesn't tell of a host."""
+    """Quiet limits for what hypervisors don't tell of a host."""
     blind = [name for name, host in spec.hosts.items() if host.hypervisor is Hypervisor.KVM and host.ssh is None]
+    other = [name for name, host in spec.hosts.items() if host.hypervisor is not Hypervisor.KVM]
     for limit in ("load", "network"):
-        if spec.quiet is not None and getattr(spec.quiet, limit) is not None and blind:
+        if spec.quiet is None or getattr(spec.quiet, limit) is None:
+            continue
+        if blind:
             message = f"can't be looked at on host {blind[0]}, for which there is no `ssh`"
+            yield document.problem(("quiet", limit), message, at_key=True)
+        elif other and limit == "load":
+            kind = spec.hosts[other[0]].hypervisor
+            message = f"can't be looked at on host {other[0]}: {kind} knows no load average; `cpu` says the same"
             yield document.problem(("quiet", limit), message, at_key=True)
 
 
@@ -52,7 +61,7 @@ def _beside_a_section(spec: LabFile, document: Document) -> Iterator[Problem]:
         message = f"a lab is either embedded (line {line}) or simulated"
         yield document.problem(("simulated",), message, at_key=True)
     section = "embedded" if spec.embedded is not None else "simulated"
-    for key in ("hosts", "machines", "networks", "images", "migration", "limits", "test_network"):
+    for key in ("vcenters", "hosts", "machines", "networks", "images", "migration", "limits", "test_network"):
         if key in document.root.entries:
             message = f"a lab that is {section} makes its own; what can be said of it stands under `{section}`"
             yield document.problem((key,), message, at_key=True)
@@ -89,6 +98,7 @@ def _test_network_problems(spec: LabFile, document: Document) -> Iterator[Proble
 def _network_problems(spec: LabFile, document: Document) -> Iterator[Problem]:
     for name, network in spec.networks.items():
         path: KeyPath = ("networks", name)
+        yield from _vlan(name, spec, document)
         if network.addressing == "static" and network.guest_range is None:
             yield document.problem(path, "with static addressing VMs need a `guest_range`", at_key=True)
         if network.guest_range is None:
@@ -103,19 +113,13 @@ def _network_problems(spec: LabFile, document: Document) -> Iterator[Problem]:
             yield document.problem((*path, "guest_range"), f"is more than one /{network.prefix_length} network")
 
 
-def _image_problems(spec: LabFile, document: Document) -> Iterator[Problem]:
-    for name, image in spec.images.items():
-        needed = ("kernel", "initrd") if image.kind is ImageKind.KERNEL else ("disk",)
-        for key in ("kernel", "initrd", "disk"):
-            given = getattr(image, key) is not None
-            if key in needed and not given:
-                message = f"an image of kind {image.kind} needs `{key}`"
-                yield document.problem(("images", name), message, at_key=True)
-            if key not in needed and given:
-                message = f"an image of kind {image.kind} has no `{key}`"
-                yield document.problem(("images", name, key), message, at_key=True)
-        if image.channel is ChannelKind.SSH and image.ssh_key is None:
-            yield document.problem(("images", name), "the channel ssh needs `ssh_key`", at_key=True)
+def _vlan(name: str, spec: LabFile, document: Document) -> Iterator[Problem]:
+    """VLANs that labctl doesn't set."""
+    others = [host.hypervisor for host in spec.hosts.values() if host.hypervisor is not Hypervisor.HYPERV]
+    if spec.networks[name].vlan is not None and others:
+        where = {Hypervisor.KVM: "a bridge", Hypervisor.VSPHERE: "a port group"}[others[0]]
+        message = f"is set on adapters of Hyper-V only; on {others[0]} give {where} that is in the VLAN"
+        yield document.problem(("networks", name, "vlan"), message, at_key=True)
 
 
 def _pair_problems(spec: LabFile, document: Document) -> Iterator[Problem]:
@@ -142,8 +146,10 @@ def _named_pairs(migration: MigrationField, spec: LabFile, document: Document) -
             continue
         if pair[0] == pair[1]:
             yield document.problem(path, "a host can't migrate to itself")
-        elif spec.hosts[pair[0]].hypervisor is not spec.hosts[pair[1]].hypervisor:
-            yield document.problem(path, "VMs can't be migrated between two kinds of hypervisors")
+        elif why := strangers(source := spec.hosts[pair[0]], destination := spec.hosts[pair[1]]):
+            named = {host.vcenter for host in (source, destination) if host.hypervisor is Hypervisor.VSPHERE}
+            if named <= spec.vcenters.keys():  # else that mistake is told at the host
+                yield document.problem(path, why)
 
 
 def _addresses(spec: LabFile) -> Iterable[tuple[IPv4Address, KeyPath]]:

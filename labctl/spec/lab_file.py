@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from labctl.model.lab import Accelerator, ChannelKind, ImageKind, Limits
+from labctl.model.lab import (
+    Accelerator,
+    ChannelKind,
+    Cloning,
+    Customisation,
+    GuestSystem,
+    ImageKind,
+    Limits,
+    MigrationAuth,
+    VCenter,
+    WinrmTransport,
+)
 from labctl.model.nic import Hypervisor
 from labctl.spec.fields import Address, Interface, Name, Rate, Share, Strict, Subnet, Switch, Text, complaint
+from labctl.spec.lab_values import (
+    Facts,
+    Folder,
+    Mtu,
+    Pci,
+    Port,
+    Thumbprint,
+    Uri,
+    VCenterAddress,
+    WsmanUrl,
+)
 from labctl.spec.references import Secret
 from labctl.spec.simulated import MOST_MEMBERS
-
-
-def _uri(value: str) -> str:
-    try:
-        password = urlsplit(value).password
-    except ValueError as error:
-        raise complaint("is no URI", allowed="such as qemu+ssh://root@host/system", secret=True) from error
-    if password is not None:
-        raise complaint("holds a password; a secret is never written here", secret=True)
-    if ":" not in value:
-        raise complaint("is no URI", allowed="such as qemu+ssh://root@host/system")
-    return value
-
-
-def _pci(value: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", value):
-        raise complaint("is no PCI address", allowed="domain:bus:slot.function, such as 0000:3b:00.0")
-    return value
-
-
-def _fact(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
-        raise complaint("is no name of a fact", allowed="letters, digits, dots, underscores and hyphens")
-    return value
-
-
-Uri = Annotated[Text, AfterValidator(_uri)]
-Pci = Annotated[Text, AfterValidator(_pci)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Mtu = Annotated[int, Field(ge=576, le=65535)]
-Facts = dict[Annotated[str, AfterValidator(_fact)], Text]
 
 
 class SshField(Strict):
@@ -58,16 +47,53 @@ class SshField(Strict):
     port: Port = 22
 
 
+class LoginField(Strict):
+    """A user and where the password is."""
+
+    user: Text
+    password: Secret
+
+
+class WinrmField(LoginField):
+    """How to reach a Windows machine by WinRM."""
+
+    url: WsmanUrl
+    transport: Annotated[WinrmTransport, Field(strict=False)] = WinrmTransport.NTLM
+    ca_file: Text | None = Field(default=None, description="authorities for HTTPS; default: those of the system")
+
+
+class VCenterField(LoginField):
+    """A vCenter Server, or one ESXi host that stands alone, and where labctl may work in it."""
+
+    address: VCenterAddress
+    ca_file: Text | None = Field(default=None, description="authorities for its certificate; default: the system's")
+    thumbprint: Thumbprint | None = Field(default=None, description="SHA-256 of its certificate, instead of `ca_file`")
+    datacenter: Text | None = Field(default=None, description="name or inventory path; default: the only one")
+    folder: Text | None = Field(default=None, description="folder of the VMs; default: that of the datacenter")
+    clones_at_once: int = Field(default=VCenter.clones_at_once, ge=1)
+    relocations_at_once: int = Field(default=VCenter.relocations_at_once, ge=1)
+    pin: Switch = Field(default=VCenter.pin, description="tell DRS to leave labctl's VMs where they are")
+
+
 class HostField(Strict):
     """One hypervisor machine."""
 
     hypervisor: Annotated[Hypervisor, Field(strict=False)]
-    uri: Uri
+    uri: Uri | None = Field(default=None, description="KVM: the libvirt of the host")
+    vcenter: Text | None = Field(default=None, description="vSphere: its vCenter, one of `vcenters`")
+    inventory: Text | None = Field(default=None, description="vSphere: name or inventory path; default: its name here")
+    resource_pool: Text | None = Field(default=None, description="vSphere: default: that of its cluster or its own")
+    datastore: Text | None = Field(default=None, description="vSphere: default: the only one it shares with the others")
+    winrm: WinrmField | None = Field(default=None, description="Hyper-V: how the host is reached")
+    storage: Folder | None = Field(default=None, description="Hyper-V: folder for the files of VMs")
+    migration_auth: Annotated[MigrationAuth, Field(strict=False)] | None = Field(
+        default=None, description="Hyper-V: how hosts trust each other for live migration; default: kerberos"
+    )
     machine: Name | None = Field(default=None, description="the physical machine; default: the host's own name")
     address: Interface | None = None
     migration_address: Address | None = None
     ssh: SshField | None = None
-    accelerator: Annotated[Accelerator, Field(strict=False)] = Accelerator.AUTO
+    accelerator: Annotated[Accelerator, Field(strict=False)] | None = None
     devices: list[Pci] = Field(default=[])
     virtual_functions: list[Pci] = Field(default=[])
     facts: Facts = Field(default={})
@@ -84,24 +110,47 @@ class MachineField(Strict):
 class NetworkField(Strict):
     """A network that VMs are attached to."""
 
-    bridge: Text
+    bridge: Text = Field(description="Linux bridge (KVM), port group (vSphere) or virtual switch (Hyper-V)")
     mtu: Mtu = 1500
     addressing: Literal["static", "dhcp"] = "static"
     guest_range: Annotated[list[Address], Field(min_length=2, max_length=2)] | None = None
     prefix_length: int = Field(default=24, ge=8, le=30)
+    vlan: int | None = Field(default=None, ge=1, le=4094, description="Hyper-V: VLAN of the VMs' adapters")
+
+
+class GuestWinrmField(Strict):
+    """How WinRM reaches the guests of an image, at the addresses that they get."""
+
+    transport: Annotated[WinrmTransport, Field(strict=False)] = WinrmTransport.NTLM
+    https: Switch = True
+    ca_file: Text | None = None
 
 
 class ImageField(Strict):
     """What a VM boots."""
 
     kind: Annotated[ImageKind, Field(strict=False)]
-    channel: Annotated[ChannelKind, Field(strict=False)] = ChannelKind.QEMU_AGENT
+    system: Annotated[GuestSystem, Field(strict=False)] = GuestSystem.LINUX
+    channel: Annotated[ChannelKind, Field(strict=False)] | None = Field(
+        default=None, description="default: that of the hypervisor which boots the image"
+    )
     kernel: Text | None = None
     initrd: Text | None = None
     command_line: str = ""
     disk: Text | None = None
+    template: Text | None = Field(default=None, description="vSphere: name or inventory path of a template or VM")
+    iso: Text | None = Field(default=None, description="vSphere: [datastore] path; Hyper-V: a path on the host")
+    guest_id: Text | None = Field(default=None, description="vSphere, kind iso: such as debian12_64Guest")
+    clone: Annotated[Cloning, Field(strict=False)] | None = Field(default=None, description="default: linked")
+    customisation: Annotated[Customisation, Field(strict=False)] | None = Field(
+        default=None, description="how guests learn their static address; default: guest-os, with DHCP none"
+    )
+    generation: Literal[1, 2] | None = Field(default=None, description="Hyper-V: default 2; legacy adapters need 1")
+    login: LoginField | None = Field(default=None, description="for the channels vmtools, powershell-direct and winrm")
+    winrm: GuestWinrmField | None = None
     ssh_user: Text = "root"
     ssh_key: Secret | None = None
+    known_hosts: Text | None = Field(default=None, description="host keys of the guests; KVM: default that of the host")
     drivers: list[Text] = Field(default=[])
 
 
@@ -207,6 +256,7 @@ class LabFile(Strict):
     site: Name = Field(default="local", description="workers of this site drive the lab")
     embedded: EmbeddedField | None = Field(default=None, description="an embedded lab; then nothing else is needed")
     simulated: SimulatedField | None = Field(default=None, description="a simulated lab; then nothing else is needed")
+    vcenters: dict[Name, VCenterField] = Field(default={}, description="how hosts of vSphere are reached")
     hosts: dict[Name, HostField] = Field(default={})
     machines: dict[Name, MachineField] = Field(default={})
     networks: dict[Name, NetworkField] = Field(default={})
@@ -223,10 +273,19 @@ def pairs_of(spec: LabFile) -> Iterator[tuple[str, str]]:
         return
     if isinstance(spec.migration, AllPairs):
         for source, destination in permutations(spec.hosts, 2):
-            if spec.hosts[source].hypervisor is spec.hosts[destination].hypervisor:
+            if not strangers(spec.hosts[source], spec.hosts[destination]):
                 yield source, destination
         return
     for first, second in spec.migration.pairs:
         yield first, second
         if not spec.migration.one_way:
             yield second, first
+
+
+def strangers(source: HostField, destination: HostField) -> str:
+    """Why no VM can ever be migrated between the two, whatever is done about it; empty when nothing is in its way."""
+    if source.hypervisor is not destination.hypervisor:
+        return "VMs can't be migrated between two kinds of hypervisors"
+    if source.vcenter != destination.vcenter:
+        return f"VMs can't be migrated between two vCenters ({source.vcenter} and {destination.vcenter})"
+    return ""
