@@ -6,16 +6,21 @@ with `busybox=True` its /bin/sh is busybox, as in a probe guest.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from workers.channels.base import ChannelError
 
 UNSHARED = ("unshare", "--mount", "--propagation", "private")
 
@@ -114,6 +119,77 @@ def start_agent(endpoint: Endpoint) -> None:
     path = endpoint.home / "agent.sock"
     path.unlink(missing_ok=True)
     endpoint.start(path.is_socket)
+
+
+def tools_endpoint(home: Path, *, busybox: bool) -> Endpoint:
+    """A stand-in of VMware Tools that listens on `home/tools.sock`."""
+    argv = [sys.executable, str(Path(__file__).with_name("tools_daemon.py")), f"{home}/tools.sock"]
+    return Endpoint(home, argv, busybox=busybox)
+
+
+def start_tools(endpoint: Endpoint) -> None:
+    path = endpoint.home / "tools.sock"
+    path.unlink(missing_ok=True)
+    endpoint.start(path.is_socket)
+
+
+class SocketTools:
+    """The `GuestOperations` of an endpoint made by `tools_endpoint`. Tests may let it fail, and look at what was asked."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._path = str(endpoint.home / "tools.sock")
+        self.asked: list[str] = []
+        self.before: Callable[[str], None] = lambda operation: None
+        """Called with the name of each operation before it is carried out."""
+
+    def obstacle(self, *, timeout: float) -> str:
+        self.asked.append("obstacle")
+        self.before("obstacle")
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(timeout)
+            return "" if probe.connect_ex(self._path) == 0 else "Guest operations are not ready."
+
+    def make_directory(self, path: str, *, timeout: float) -> None:
+        self._ask("make_directory", path, timeout)
+
+    def remove_directory(self, path: str, *, timeout: float) -> None:
+        self._ask("remove_directory", path, timeout)
+
+    def put_file(self, path: str, content: bytes, *, timeout: float) -> None:
+        self._ask("put_file", path, timeout, content=content)
+
+    def get_file(self, path: str, *, timeout: float) -> bytes | None:
+        found, content = self._ask("get_file", path, timeout)
+        return content if found else None
+
+    def start(self, program: str, arguments: str, *, timeout: float) -> int:
+        return int(self._ask("start", program, timeout, arguments=arguments)[0])
+
+    def lives(self, pid: int, *, timeout: float) -> bool:
+        return bool(self._ask("lives", "", timeout, pid=pid)[0])
+
+    def _ask(
+        self, operation: str, path: str, timeout: float, *, content: bytes = b"", **more: object
+    ) -> tuple[Any, bytes]:
+        self.asked.append(operation)
+        self.before(operation)
+        question = {"operation": operation, "path": path, "size": len(content), **more}
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(timeout)
+                connection.connect(self._path)
+                with connection.makefile("rwb") as stream:
+                    stream.write(json.dumps(question).encode() + b"\n" + content)
+                    stream.flush()
+                    answer = json.loads(stream.readline())
+                    reply = stream.read(answer["size"])
+        except TimeoutError as error:
+            raise ChannelError("no answer", kind="channel-timeout") from error
+        except (OSError, ValueError) as error:
+            raise ChannelError("no tools", kind="channel-unreachable", why=str(error)) from error
+        if "error" in answer:
+            raise ChannelError(f"{operation} {path} failed.", kind="command-failed", why=answer["error"])
+        return answer["value"], reply
 
 
 def make_key(path: Path) -> Path:

@@ -1,4 +1,7 @@
-"""What every channel promises, on real servers: a guest agent, OpenSSH, and both again with busybox (and dropbear)."""
+"""What every channel promises, on real servers: a guest agent, OpenSSH, and both again with busybox (and dropbear).
+
+VMware Tools have a stand-in, because the real ones need a hypervisor of VMware.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,13 @@ from workers.channels.agent_socket import SocketAgentTransport
 from workers.channels.base import Channel, ChannelError
 from workers.channels.qemu_agent import QemuAgentChannel
 from workers.channels.ssh import SshChannel
+from workers.channels.vmtools import VmToolsChannel
 from workers.guard import Guard
 
 sys.path.insert(0, str(Path(__file__).parent))
 from endpoints import (
     Endpoint,
+    SocketTools,
     agent_endpoint,
     dropbear_endpoint,
     free_port,
@@ -38,6 +43,8 @@ from endpoints import (
     new_home,
     ssh_endpoint,
     start_agent,
+    start_tools,
+    tools_endpoint,
     until,
 )
 
@@ -104,6 +111,24 @@ def agent_bench(*, busybox: bool) -> Iterator[Bench]:
 
 
 @contextmanager
+def tools_bench() -> Iterator[Bench]:
+    with new_home() as home:
+        endpoint = tools_endpoint(home, busybox=False)
+
+        def open_channel(guard: Guard) -> Channel:
+            return VmToolsChannel(endpoint="vm under test", operations=SocketTools(endpoint), guard=guard)
+
+        guard = Guard()
+        try:
+            start_tools(endpoint)
+            channel = open_channel(guard)
+            yield Bench(channel=channel, guard=guard, endpoint=endpoint, open=open_channel)
+            channel.close()
+        finally:
+            endpoint.stop()
+
+
+@contextmanager
 def ssh_bench(make: Callable[[Path, int], Endpoint]) -> Iterator[Bench]:
     port = free_port()
     with new_home() as home:
@@ -136,6 +161,7 @@ def ssh_access(home: Path, port: int) -> SshAccess:
 BENCHES: dict[str, Callable[[], object]] = {
     "agent": lambda: agent_bench(busybox=False),
     "agent-busybox": lambda: agent_bench(busybox=True),
+    "tools": tools_bench,
     "openssh": lambda: ssh_bench(ssh_endpoint),
     "dropbear-busybox": lambda: ssh_bench(dropbear_endpoint),
 }

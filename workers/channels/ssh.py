@@ -25,7 +25,7 @@ from labctl.model.result import ClockOffset
 from labctl.secrets import resolve
 from workers.channels.base import ChannelError
 from workers.channels.interruptible import CallTooSlowError, call_interruptibly
-from workers.channels.posix import EndpointSilentError, PosixChannel, Spoken
+from workers.channels.posix import CLOCK_SCRIPT, EndpointSilentError, PosixChannel, Spoken
 from workers.guard import Deadline, Guard
 
 CONNECT_SECONDS = 10.0
@@ -89,7 +89,7 @@ class SshChannel(PosixChannel):
     def clock(self, *, timeout: float) -> ClockOffset:
         """See `Channel.clock`. A sample is one line each way in a channel that is open already."""
         deadline = Deadline.after(timeout)
-        with self._session(_CLOCK_SCRIPT, [], deadline, self._guard) as session:
+        with self._session(CLOCK_SCRIPT, [], deadline, self._guard) as session:
             samples = [self._clock_sample(session, deadline) for _ in range(CLOCK_SAMPLES)]
             session.shutdown_write()
             self._await_status(session, deadline, self._guard)
@@ -462,25 +462,3 @@ _STAGED_SCRIPT = r"""
 line=$(cat "$1/line") && rm -rf "$1" && eval "$line"
 """
 """Argument: a directory made by `_staged`, which is removed."""
-
-_CLOCK_SCRIPT = r"""
-case $(date +%N) in
-*[!0-9]* | '')  # busybox: no fraction in date, but adjtimex(2) tells it, in microseconds or (8192: STA_NANO) less
-    while read -r _; do
-        adjtimex | while read -r name value _; do
-            case $name in
-            status:) [ $((value & 8192)) = 0 ] && format='%s.%06d\n' || format='%s.%09d\n' ;;
-            time.tv_sec:) second=$value ;;
-            time.tv_usec:) printf "$format" "$second" "$value" ;;
-            esac
-        done
-    done
-    ;;
-*)
-    while read -r _; do
-        date +%s.%N
-    done
-    ;;
-esac
-"""
-"""Prints the time, in seconds since the epoch, for each line it is sent."""
