@@ -133,7 +133,17 @@ class TestOneScript:
         assert modes == ["700", "700"]
         assert guest.endpoint.leftovers() == []
 
-    @pytest.mark.parametrize("operation", ["make_directory", "put_file", "start", "get_file"])
+    def test_v3_a_command_whose_result_can_not_be_fetched_is_ended(self, guest: Bench) -> None:
+        """V3: cleaned up on every path."""
+        looks = Failing("get_file", "command-failed")
+        guest.tools.before = lambda operation: looks(operation) if "sleep 1000" in guest.endpoint.commands() else None
+        with pytest.raises(ChannelError, match="It did not work") as caught:
+            guest.channel.run(["sleep", "1000"], timeout=30)
+        assert caught.value.kind == "command-failed"
+        assert guest.endpoint.leftovers() == []
+        until(lambda: guest.endpoint.commands() == [], f"an end of {guest.endpoint.commands()}")
+
+    @pytest.mark.parametrize("operation", ["make_directory", "put_file", "start"])
     def test_v3_whatever_fails_nothing_is_left(self, guest: Bench, operation: str) -> None:
         """V3: cleaned up on every path."""
         guest.tools.before = Failing(operation, "command-failed")
