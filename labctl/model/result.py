@@ -50,13 +50,15 @@ class TransferResult:
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationSample:
-    """Progress of a migration as the hypervisor told it. Seconds since the start of the migration; bytes."""
+    """Progress of a migration as the hypervisor told it. Seconds since the start of the migration; bytes; None: not told."""
 
     at: float
-    memory_total: int
-    memory_processed: int
-    memory_remaining: int
+    memory_total: int | None = None
+    memory_processed: int | None = None
+    memory_remaining: int | None = None
     iteration: int | None = None
+    percent: int | None = None
+    """Share of the hypervisor's whole task, whatever it counts in (vSphere, Hyper-V)."""
 
 
 @dataclass(frozen=True, kw_only=True)
