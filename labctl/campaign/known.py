@@ -19,7 +19,7 @@ from labctl.plan.applicability import HOSTS
 from labctl.plan.choose import Places, Resources, WaitingRun
 from labctl.plan.estimate import Costs, run_seconds
 from labctl.plan.matrix import Matrix
-from labctl.plan.placement import find_placements, hosts_with_facts
+from labctl.plan.placement import find_placements, hosts_for
 from labctl.plan.resolve import resolve
 from labctl.plan.resources import host_resource, machine_resource, machines_of, migration_slots, resources_of
 from labctl.plan.settings import settings_of
@@ -79,7 +79,7 @@ class KnownCampaign:
         if found is None:
             settings = settings_of(self.campaign, cell)
             nic_model, peer = settings.get("nic_model", ""), settings.get("peer", OWN_HOST)
-            spots = self._spots_of(cell.scenario, hosts_with_facts(settings, self.lab), str(nic_model), str(peer))
+            spots = self._spots_of(cell.scenario, hosts_for(settings, self.lab), str(nic_model), str(peer))
             found = KnownCell(spots=spots, order=resolve(self.campaign, cell, self.lab, placement=spots.placements[0]))
             if len(self._cells) >= _MOST_CELLS:
                 self._cells.clear()

@@ -20,7 +20,9 @@ class NicModel:
 
     `linux_drivers` are the names that `ethtool -i` may give in a Linux guest; `pci_ids` the `vendor:device` pairs that
     the guest may see. Both are what verification compares with; empty means that nothing is known and nothing compared.
-    `offloads` are the short ethtool names that can be switched in the guest; None means that this is not known.
+    `offloads` are the short ethtool names that can be switched in a Linux guest, `windows_offloads` the names that can be
+    in a Windows guest; None means that this is not known. In Windows an adapter is known by its plug and play id, which
+    begins with `windows_pnp` where it is no PCI device, and people by `windows_name`.
     """
 
     name: str
@@ -33,14 +35,14 @@ class NicModel:
     multiqueue: bool = False
     vhost: bool = False
     offloads: frozenset[str] | None = None
+    windows_offloads: frozenset[str] | None = None
+    windows_pnp: str = ""
+    windows_name: str = ""
 
 
 _KVM = frozenset({Hypervisor.KVM})
 _VSPHERE = frozenset({Hypervisor.VSPHERE})
 _HYPERV = frozenset({Hypervisor.HYPERV})
-
-OFFLOADS = ("rx", "tx", "sg", "tso", "gso", "gro", "lro", "rxvlan", "txvlan", "ufo")
-"""Short names of offloads as `ethtool -K` takes them, in the order in which they are listed to people."""
 
 NIC_MODELS: dict[str, NicModel] = {
     model.name: model
@@ -54,6 +56,7 @@ NIC_MODELS: dict[str, NicModel] = {
             multiqueue=True,
             vhost=True,
             offloads=frozenset({"tx", "rx", "sg", "tso", "gso", "gro"}),
+            windows_name="Red Hat VirtIO Ethernet Adapter",
         ),
         NicModel(
             name="e1000",
@@ -62,6 +65,7 @@ NIC_MODELS: dict[str, NicModel] = {
             linux_drivers=("e1000",),
             pci_ids=("8086:100e", "8086:100f", "8086:1004"),
             offloads=frozenset({"rx", "tx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan"}),
+            windows_name="Intel(R) PRO/1000 MT Network Connection",
         ),
         NicModel(
             name="e1000e",
@@ -70,6 +74,7 @@ NIC_MODELS: dict[str, NicModel] = {
             linux_drivers=("e1000e",),
             pci_ids=("8086:10d3",),
             offloads=frozenset({"rx", "tx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan"}),
+            windows_name="Intel(R) 82574L Gigabit Network Connection",
         ),
         NicModel(
             name="igb",
@@ -95,6 +100,7 @@ NIC_MODELS: dict[str, NicModel] = {
             linux_drivers=("vmxnet3",),
             pci_ids=("15ad:07b0",),
             offloads=frozenset({"rx", "tx", "sg", "tso", "gso", "gro", "lro", "rxvlan", "txvlan"}),
+            windows_name="vmxnet3 Ethernet Adapter",
         ),
         NicModel(name="vmxnet2", hypervisors=_VSPHERE, what="enhanced vmxnet, deprecated", linux_drivers=("vmxnet",)),
         NicModel(
@@ -103,6 +109,7 @@ NIC_MODELS: dict[str, NicModel] = {
             what="emulated AMD PCnet",
             linux_drivers=("pcnet32",),
             pci_ids=("1022:2000",),
+            windows_name="AMD PCNET Family PCI Ethernet Adapter",
         ),
         NicModel(
             name="vt-d",
@@ -123,6 +130,9 @@ NIC_MODELS: dict[str, NicModel] = {
             hypervisors=_HYPERV,
             what="paravirtual Hyper-V adapter over VMBus",
             linux_drivers=("hv_netvsc",),
+            windows_offloads=frozenset({"lso", "checksum", "rss", "rsc"}),
+            windows_pnp="VMBUS\\{F8615163-DF3E-46C5-913F-F2D2F965ED0E}",
+            windows_name="Microsoft Hyper-V Network Adapter",
         ),
         NicModel(
             name="legacy",
@@ -130,6 +140,8 @@ NIC_MODELS: dict[str, NicModel] = {
             what="emulated DEC 21140, generation 1 only",
             linux_drivers=("tulip",),
             pci_ids=("1011:0009",),
+            windows_offloads=frozenset(),
+            windows_name="Intel 21140-Based PCI Fast Ethernet Adapter (Emulated)",
         ),
     )
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from labctl.model.campaign import QuietWait, Timeouts
+from labctl.model.lab import GuestSystem
 from labctl.model.scenario import Scenario, Side
 from labctl.model.settings import Level
 
@@ -38,8 +39,39 @@ class TransferOrder:
     protocol: str = "tcp"
     rate: int | None = None
     reverse: bool = False
+    """The server sends; with `both` it sends too."""
+    both: bool = False
+    mss: int | None = None
+    congestion: str = ""
+    dscp: int | None = None
+    family: str = "ipv4"
+    omit: float = 0.0
+    zerocopy: bool = False
+    latency: int | None = None
+    """Echo requests per second beside the transfer; None: no latency probe."""
+    copy: str = "stream"
+    size: int = 0
+    medium: str = "ram"
+    cache: str = "warm"
+    sender_system: GuestSystem = GuestSystem.LINUX
+    receiver_system: GuestSystem = GuestSystem.LINUX
     client_args: tuple[str, ...] = ()
     server_args: tuple[str, ...] = ()
+
+    @property
+    def direction(self) -> str:
+        """As the setting says it: `forward`, `reverse` or `both`."""
+        return "both" if self.both else "reverse" if self.reverse else "forward"
+
+    @property
+    def client_system(self) -> GuestSystem:
+        """What the client runs on, which receives when `reverse`."""
+        return self.receiver_system if self.reverse and not self.both else self.sender_system
+
+    @property
+    def server_system(self) -> GuestSystem:
+        """What the server runs on."""
+        return self.sender_system if self.reverse and not self.both else self.receiver_system
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +132,5 @@ class RunOrder:
     """All settings of the run in canonical form, for the record."""
     quiet: QuietWait | None = None
     """How to wait for quiet hosts before transfers; None: the lab has no quiet limits."""
+    host_offloads: Mapping[str, bool] = field(default_factory=dict)
+    """Offloads that the hosts of the run shall have on or off; what they were before is restored afterwards."""

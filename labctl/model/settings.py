@@ -1,8 +1,9 @@
 """Settings: everything that a campaign may fix or vary, each with its kind, default and what it concerns.
 
-A factor of a campaign is a setting with several levels, so both share this one catalogue of names. Three families have
-open names: `offload.NAME` (any offload that `ethtool -K` knows), `host.NAME` (a fact that the lab file declares of its
-hosts) and `own.NAME` (a factor of the user's, handed to the campaign's `prepare` commands).
+A factor of a campaign is a setting with several levels, so both share this one catalogue of names. Four families have
+open names: `offload.NAME` (an offload inside the VMs: any that `ethtool -K` knows, or one of Windows), `host_offload.NAME`
+(the same on the hosts of a run, restored afterwards), `host.NAME` (a fact that the lab file declares of its hosts) and
+`own.NAME` (a factor of the user's, handed to the campaign's `prepare` commands).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from labctl.model.nic import NIC_MODELS
+from labctl.model.offloads import WINDOWS_OFFLOADS
 from labctl.model.scenario import Scenario
 
 Level = str | int | float | bool
@@ -72,8 +74,14 @@ class Setting:
     unit: str = ""
 
 
-TOOLS = ("iperf3", "iperf")
+TOOLS = ("iperf3", "iperf", "ntttcp", "filecopy")
 """Transfer tools that a campaign may name."""
+
+DIRECTIONS = ("forward", "reverse", "both")
+"""Who sends: the client, the server, or both at the same time."""
+
+COPIES = ("stream", "scp", "sftp", "rsync", "smbclient", "smb-mount", "robocopy", "copy-item")
+"""How `filecopy` copies: a plain TCP stream, over SSH, by rsync's own protocol, or over SMB."""
 
 _SETTINGS = (
     Setting(
@@ -170,7 +178,107 @@ _SETTINGS = (
         name="rate", kind=Kind.RATE, concern=Concern.TRANSFER, default=None, what="rate limit per stream", unit="bit/s"
     ),
     Setting(
-        name="reverse", kind=Kind.SWITCH, concern=Concern.TRANSFER, default=False, what="the server sends to the client"
+        name="reverse",
+        kind=Kind.SWITCH,
+        concern=Concern.TRANSFER,
+        default=False,
+        what="the server sends to the client, where no direction is given",
+    ),
+    Setting(
+        name="direction",
+        kind=Kind.CHOICE,
+        concern=Concern.TRANSFER,
+        default=None,
+        what="who sends: the client, the server, or both at the same time",
+        choices=DIRECTIONS,
+    ),
+    Setting(
+        name="mss",
+        kind=Kind.COUNT,
+        concern=Concern.TRANSFER,
+        default=None,
+        what="largest TCP segment asked for",
+        minimum=88,
+        unit="bytes",
+    ),
+    Setting(
+        name="congestion",
+        kind=Kind.TEXT,
+        concern=Concern.TRANSFER,
+        default=None,
+        what="TCP congestion control, as the sender's system names it: cubic, bbr, ...",
+    ),
+    Setting(
+        name="dscp",
+        kind=Kind.COUNT,
+        concern=Concern.TRANSFER,
+        default=None,
+        what="differentiated services code point of the packets, 0 to 63",
+        minimum=0,
+    ),
+    Setting(
+        name="family",
+        kind=Kind.CHOICE,
+        concern=Concern.TRANSFER,
+        default="ipv4",
+        what="version of the Internet Protocol",
+        choices=("ipv4", "ipv6"),
+    ),
+    Setting(
+        name="omit",
+        kind=Kind.SECONDS,
+        concern=Concern.TRANSFER,
+        default=None,
+        what="ramp-up before the counted time, moved but left out of the figures",
+        unit="s",
+    ),
+    Setting(
+        name="zerocopy",
+        kind=Kind.SWITCH,
+        concern=Concern.TRANSFER,
+        default=False,
+        what="the sender hands pages to the kernel instead of copying them",
+    ),
+    Setting(
+        name="latency",
+        kind=Kind.COUNT,
+        concern=Concern.TRANSFER,
+        default=None,
+        what="echo requests per second beside a transfer, for the round-trip time under load",
+        unit="1/s",
+    ),
+    Setting(
+        name="copy",
+        kind=Kind.CHOICE,
+        concern=Concern.TRANSFER,
+        default="stream",
+        what="how filecopy copies",
+        choices=COPIES,
+    ),
+    Setting(
+        name="size",
+        kind=Kind.SIZE,
+        concern=Concern.TRANSFER,
+        default=64 * 2**20,
+        what="size of the file that filecopy copies",
+        unit="bytes",
+    ),
+    Setting(
+        name="medium",
+        kind=Kind.CHOICE,
+        concern=Concern.TRANSFER,
+        default="ram",
+        what="what filecopy's file lies on, at both ends",
+        choices=("ram", "disk"),
+    ),
+    Setting(
+        name="cache",
+        kind=Kind.CHOICE,
+        concern=Concern.TRANSFER,
+        default="warm",
+        what="page caches of filecopy: warm (file read before, written data may stay in memory), or cold (file dropped "
+        "from memory before, written data forced to the disk within the time)",
+        choices=("warm", "cold"),
     ),
     Setting(
         name="client_args",
@@ -259,7 +367,15 @@ def find_setting(name: str) -> Setting | None:
             kind=Kind.SWITCH,
             concern=Concern.VM,
             default=None,
-            what=f"offload {rest} of the adapter, set in the VMs by ethtool -K and read back",
+            what=f"{_offload(rest)} of the adapter, set in the VMs and read back",
+        )
+    if family == "host_offload":
+        return Setting(
+            name=name,
+            kind=Kind.SWITCH,
+            concern=Concern.HOST,
+            default=None,
+            what=f"{_offload(rest)} of the hosts' adapters under the test network, set for each run, read back, and restored",
         )
     if family == "host":
         return Setting(
@@ -272,3 +388,8 @@ def find_setting(name: str) -> Setting | None:
     if family == "own":
         return Setting(name=name, kind=Kind.TEXT, concern=Concern.OWN, default=None, what="a factor of your own")
     return None
+
+
+def _offload(name: str) -> str:
+    known = WINDOWS_OFFLOADS.get(name)
+    return f"offload {name} ({known.what})" if known else f"offload {name}"

@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from labctl.model.campaign import Campaign, Cell
-from labctl.model.lab import Accelerator, Lab
-from labctl.model.nic import NIC_MODELS, OFFLOADS
+from labctl.model.lab import Accelerator, GuestSystem, Lab
+from labctl.model.nic import NIC_MODELS, Hypervisor
+from labctl.model.offloads import HOST_OFFLOAD, OFFLOAD
 from labctl.model.order import Placement
 from labctl.model.scenario import OWN_HOST, Scenario
 from labctl.model.settings import Level, find_setting
-from labctl.plan.placement import FACT_PREFIX, find_placements, hosts_with_fact, hosts_with_facts
+from labctl.model.tools import FILECOPY_SETTINGS, LIMITS, Limit, off_system
+from labctl.plan.offloads import hosts_with_offload, not_in_guests, not_on_host
+from labctl.plan.placement import FACT_PREFIX, find_placements, hosts_for, hosts_with_fact
 from labctl.plan.settings import settings_of
 from labctl.spec.values import DEFAULT
 
 HOSTS = "hosts"
-"""What rules read beside settings: the names of the hosts that declare all facts that the cell asks for."""
+"""What rules read beside settings: the names of the hosts that have all facts and offloads that the cell asks for."""
 
 Readable = Level | frozenset[str] | None
 """What a rule may read. None: left to the tool or the system."""
@@ -62,7 +65,7 @@ def placements(campaign: Campaign, cell: Cell, lab: Lab) -> tuple[Placement, ...
     found, _ = find_placements(
         cell.scenario,
         lab,
-        hosts=hosts_with_facts(settings, lab),
+        hosts=hosts_for(settings, lab),
         nic_model=str(settings.get("nic_model", "")),
         peer=str(settings.get("peer", OWN_HOST)),
     )
@@ -76,13 +79,15 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
     """
     names = sorted({*_named(campaign), *also})
     facts = [name for name in names if name.startswith(FACT_PREFIX)]
-    offloads = [name for name in names if name.startswith("offload.")]
+    offloads = [name for name in names if name.startswith(OFFLOAD)]
+    host_offloads = [name for name in names if name.startswith(HOST_OFFLOAD)]
     return (
         Rule(reads=("nic_model",), judge=_can_migrate),
         *(Rule(reads=(name,), judge=partial(_declared, name, lab)) for name in facts),
+        *(Rule(reads=(name,), judge=partial(_on_a_host, name, lab)) for name in host_offloads),
         Rule(reads=(HOSTS, "nic_model", "peer"), judge=partial(_has_placement, lab)),
         Rule(reads=("image", "nic_model"), judge=partial(_has_driver, lab)),
-        *(Rule(reads=("nic_model", name), judge=partial(_has_offload, name)) for name in offloads),
+        *(Rule(reads=("image", "nic_model", name), judge=partial(_has_offload, name, lab)) for name in offloads),
         Rule(reads=("nic_model", "queues"), judge=_can_have_queues),
         Rule(reads=("queues", "vcpus"), judge=_enough_vcpus),
         Rule(reads=(HOSTS, "nic_model", "vhost"), judge=partial(_vhost_acts, lab)),
@@ -94,7 +99,17 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
         Rule(reads=("tool", "interval"), judge=_tool_interval),
         Rule(reads=("seconds", "interval"), judge=_interval_fits),
         Rule(reads=("tool", "streams"), judge=_tool_streams),
-        Rule(reads=("protocol", "rate"), judge=_udp_rate),
+        *(Rule(reads=limit.reads, judge=partial(_tool_can, limit)) for limit in LIMITS),
+        Rule(reads=("tool", "copy", "image", "peer"), judge=partial(_fits_systems, lab)),
+        Rule(reads=("tool", "direction"), judge=partial(_simulated_can, lab)),
+        Rule(reads=("tool", "size", "medium", "memory"), judge=_fits_memory),
+        *(
+            Rule(reads=("tool", name), judge=partial(_varies_the_copy, name))
+            for name in FILECOPY_SETTINGS
+            if name in campaign.factors
+        ),
+        Rule(reads=("tool",), judge=_shows_migration),
+        Rule(reads=("tool", "protocol", "rate"), judge=_udp_rate),
         Rule(reads=("protocol", "buffer"), judge=_udp_buffer),
         Rule(reads=("seconds", "interval", "migrate_at", "migrate_back"), judge=_room_to_migrate),
         Rule(reads=("auto_converge", "post_copy"), judge=_one_way_to_end),
@@ -112,7 +127,7 @@ def _named(campaign: Campaign) -> set[str]:
 
 def _read(name: str, settings: Mapping[str, Level], lab: Lab) -> Readable:
     if name == HOSTS:
-        return hosts_with_facts(settings, lab)
+        return hosts_for(settings, lab)
     return effective(name, settings.get(name))
 
 
@@ -160,14 +175,18 @@ def _has_driver(lab: Lab, view: View) -> str:
     return ""
 
 
-def _has_offload(name: str, view: View) -> str:
-    model = NIC_MODELS[str(view["nic_model"])]
-    offload = name.removeprefix("offload.")
-    if view[name] is None or not view.scenario.vms or model.offloads is None or offload not in OFFLOADS:
+def _on_a_host(name: str, lab: Lab, view: View) -> str:
+    level = view[name]
+    if level is None or isinstance(level, frozenset) or hosts_with_offload(name, level, lab):
         return ""
-    if offload not in model.offloads:
-        return f"{model.name} has no offload {offload} that can be switched"
-    return ""
+    return next((not_on_host(name.removeprefix(HOST_OFFLOAD), host) for host in lab.hosts.values()), "")
+
+
+def _has_offload(name: str, lab: Lab, view: View) -> str:
+    image = lab.images.get(str(view["image"]))
+    if view[name] is None or not view.scenario.vms or image is None:
+        return ""
+    return not_in_guests(name.removeprefix(OFFLOAD), NIC_MODELS[str(view["nic_model"])], image)
 
 
 def _can_have_queues(view: View) -> str:
@@ -231,8 +250,62 @@ def _tool_streams(view: View) -> str:
     return ""
 
 
+def _tool_can(limit: Limit, view: View) -> str:
+    return limit.why({name: _level(view[name]) for name in limit.reads})
+
+
+def _level(found: Readable) -> Level | None:
+    assert not isinstance(found, frozenset)
+    return found
+
+
+def _fits_systems(lab: Lab, view: View) -> str:
+    systems = set()
+    if view.scenario.vms:
+        image = lab.images.get(str(view["image"]))
+        systems = {image.system} if image is not None else set()
+    if view.scenario.has_peer or not view.scenario.vms:
+        systems |= {_peer_system(lab, str(view["peer"] or OWN_HOST))}
+    if not systems:
+        return ""
+    return off_system(str(view["tool"]), str(view["copy"] or ""), min(systems), max(systems))
+
+
+def _peer_system(lab: Lab, peer: str) -> GuestSystem:
+    """Of a plain machine: POSIX; of hosts: that of all of them, for a lab is of one kind of hypervisor or the plan can't tell."""
+    hyperv = all(host.hypervisor is Hypervisor.HYPERV for host in lab.hosts.values())
+    return GuestSystem.WINDOWS if hyperv and peer not in lab.machines else GuestSystem.LINUX
+
+
+def _simulated_can(lab: Lab, view: View) -> str:
+    if lab.simulated is None:
+        return ""
+    if view["tool"] not in ("iperf3", "iperf"):
+        return f"simulated endpoints have iperf3 and iperf, and no {view['tool']}"
+    return "simulated endpoints move data one way at a time" if view["direction"] == "both" else ""
+
+
+def _fits_memory(view: View) -> str:
+    size, memory = view["size"], view["memory"]
+    if view["tool"] != "filecopy" or view["medium"] != "ram" or not view.scenario.vms:
+        return ""
+    if isinstance(size, int) and isinstance(memory, int) and size > memory // 2:
+        return f"a file of {size} bytes in RAM is more than half of the VM's memory ({memory} bytes)"
+    return ""
+
+
+def _varies_the_copy(name: str, view: View) -> str:
+    return "" if view["tool"] == "filecopy" else f"{name} acts on filecopy only, and the tool is {view['tool']}"
+
+
+def _shows_migration(view: View) -> str:
+    if view.scenario.migrates and view["tool"] == "ntttcp":
+        return "ntttcp reports no intervals with their times, so that a migration could not be seen"
+    return ""
+
+
 def _udp_rate(view: View) -> str:
-    if view["protocol"] == "udp" and view["rate"] is None:
+    if view["tool"] != "ntttcp" and view["protocol"] == "udp" and view["rate"] is None:
         return "without a rate, UDP is sent at the tool's own 1 Mbit/s, which measures nothing; name a rate"
     return ""
 

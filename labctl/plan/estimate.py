@@ -11,7 +11,7 @@ from labctl.model.lab import Lab
 from labctl.model.scenario import OTHER_HOST, OWN_HOST, Scenario
 from labctl.plan.applicability import HOSTS
 from labctl.plan.matrix import Matrix
-from labctl.plan.placement import hosts_with_facts
+from labctl.plan.placement import hosts_for
 from labctl.plan.settings import settings_of
 
 
@@ -82,7 +82,7 @@ def needs_of(campaign: Campaign, cell: Cell, lab: Lab, *, costs: Costs | None = 
     """What one run of the cell needs."""
     settings = settings_of(campaign, cell)
     seconds = run_seconds(campaign, cell, costs=costs)
-    return _needs(lab, cell.scenario, seconds, str(settings.get("peer", OWN_HOST)), hosts_with_facts(settings, lab))
+    return _needs(lab, cell.scenario, seconds, str(settings.get("peer", OWN_HOST)), hosts_for(settings, lab))
 
 
 def estimate(

@@ -8,8 +8,11 @@ from itertools import permutations
 
 from labctl.model.lab import Host, Lab
 from labctl.model.nic import NIC_MODELS, NicModel
+from labctl.model.offloads import HOST_OFFLOAD
 from labctl.model.order import EndpointOrder, Placement
 from labctl.model.scenario import OTHER_HOST, OWN_HOST, Scenario, Side
+from labctl.model.settings import Level
+from labctl.plan.offloads import hosts_with_offload
 
 FACT_PREFIX = "host."
 """Settings of this family restrict the hosts to those that declare the fact."""
@@ -21,13 +24,26 @@ def hosts_with_fact(name: str, level: object, lab: Lab) -> frozenset[str]:
     return frozenset(host.name for host in lab.hosts.values() if host.facts.get(fact) == level)
 
 
-def hosts_with_facts(settings: Mapping[str, object], lab: Lab) -> frozenset[str]:
-    """Names of the hosts that declare every fact that the settings ask for; all hosts when they ask for none."""
+def hosts_for(settings: Mapping[str, Level], lab: Lab) -> frozenset[str]:
+    """Names of the hosts that declare every fact, and on which every offload can be set, that the settings ask for; all
+    hosts when they ask for none."""
     hosts = frozenset(lab.hosts)
     for name, level in settings.items():
-        if name.startswith(FACT_PREFIX):
-            hosts &= hosts_with_fact(name, level, lab)
+        if chooses_hosts(name):
+            hosts &= hosts_with(name, level, lab)
     return hosts
+
+
+def chooses_hosts(name: str) -> bool:
+    """Whether a setting of this name restricts the hosts on which a run may be."""
+    return name.startswith((FACT_PREFIX, HOST_OFFLOAD))
+
+
+def hosts_with(name: str, level: Level | None, lab: Lab) -> frozenset[str]:
+    """Names of the hosts to which such a setting with this level restricts runs; all hosts when it says nothing."""
+    if name.startswith(FACT_PREFIX):
+        return frozenset(lab.hosts) if level is None else hosts_with_fact(name, level, lab)
+    return hosts_with_offload(name, level, lab)
 
 
 def find_placements(
@@ -39,7 +55,7 @@ def find_placements(
     the NIC model, and as many devices as it needs of a passthrough model.
     """
     if not hosts:
-        return (), "no host of the lab declares all the facts that the cell asks for"
+        return (), "no host of the lab declares all the facts, and has all the offloads, that the cell asks for"
     model = NIC_MODELS[nic_model] if scenario.vms else None
     usable = [host for host in lab.hosts.values() if host.name in hosts and (model is None or _has(host, model))]
     if model is not None and not usable:

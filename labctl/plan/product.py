@@ -14,7 +14,7 @@ from labctl.model.lab import Lab
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, Level
 from labctl.plan.applicability import HOSTS, Readable, effective
-from labctl.plan.placement import FACT_PREFIX, hosts_with_fact
+from labctl.plan.placement import chooses_hosts, hosts_with
 from labctl.plan.settings import concerns
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -92,7 +92,7 @@ class Grid:
     def _depends(self, name: str) -> set[str]:
         """The axes that the reading of a setting may depend on."""
         if name == HOSTS:
-            return set().union(*(self._depends(fact) for fact in self._facts()))
+            return set().union(*(self._depends(fact) for fact in self._choices()))
         if name in self.product.axes:
             return {name}
         overrides = [override for override in self._campaign.overrides if name in override.settings]
@@ -129,26 +129,23 @@ class Grid:
         return values, index
 
     def _hosts(self) -> tuple[list[Readable], Array]:
-        """The hosts that declare every fact asked for, fact by fact, so that equal sets are one value."""
+        """The hosts that are left by all settings that choose hosts, one by one, so that equal sets are one value."""
         assert self._lab is not None
         sets = [frozenset(self._lab.hosts)]
         index = self._nothing(int)
-        for name in self._facts():
+        for name in self._choices():
             levels, which = self.reading(name)
-            declaring = [
-                frozenset(self._lab.hosts) if level is None else hosts_with_fact(name, level, self._lab)
-                for level in levels
-            ]
+            left = [hosts_with(name, level, self._lab) for level in levels if not isinstance(level, frozenset)]
             known: dict[frozenset[str], int] = {}
-            table = np.array([[known.setdefault(a & b, len(known)) for b in declaring] for a in sets], dtype=np.intp)
+            table = np.array([[known.setdefault(a & b, len(known)) for b in left] for a in sets], dtype=np.intp)
             index = table[index, which]
             sets = list(known)
         return list(sets), index
 
-    def _facts(self) -> list[str]:
+    def _choices(self) -> list[str]:
         named = [*self.product.axes, *self._campaign.settings]
         named += [name for override in self._campaign.overrides for name in override.settings]
-        return [name for name in dict.fromkeys(named) if name.startswith(FACT_PREFIX)]
+        return [name for name in dict.fromkeys(named) if chooses_hosts(name)]
 
     def _along(self, name: str, values: Array) -> Array:
         """Values of one axis, with length 1 on all others."""

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from labctl.model.campaign import Campaign, Cell, Selection
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SETTINGS, Level, find_setting
+from labctl.model.tools import FILECOPY_SETTINGS
 
 
 def settings_of(campaign: Campaign, cell: Cell) -> dict[str, Level]:
     """All settings of a run of the cell: defaults, then the campaign's, then overrides in order, then the cell's levels.
 
-    Settings that concern nothing in the cell's scenario are left out, as are those that nobody decided.
+    Settings that concern nothing in the cell's scenario, or not its tool, are left out, as are those that nobody decided.
     """
     settings: dict[str, Level] = {
         name: setting.default for name, setting in SETTINGS.items() if setting.default is not None
@@ -22,7 +23,12 @@ def settings_of(campaign: Campaign, cell: Cell) -> dict[str, Level]:
         if matches(override.when, cell.levels):
             settings |= override.settings
     settings |= cell.levels
-    return {name: level for name, level in settings.items() if concerns(name, cell.scenario)}
+    copies = settings["tool"] == "filecopy"
+    return {
+        name: level
+        for name, level in settings.items()
+        if concerns(name, cell.scenario) and (copies or name not in FILECOPY_SETTINGS)
+    }
 
 
 def matches(selection: Selection, levels: Mapping[str, Level]) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from labctl.model.nic import OFFLOADS
+from labctl.model.offloads import HOST_OFFLOAD, LINUX_OFFLOADS, OFFLOAD, WINDOWS_OFFLOADS
 from labctl.model.scenario import Scenario
 from labctl.model.settings import SCENARIO, SETTINGS, Kind, Level, Setting, find_setting
 from labctl.spec.fields import as_list, complaint
@@ -166,9 +166,13 @@ def _settings_schema(*, several: bool, scenario: bool) -> WithJsonSchema:
     names = {name: entry(_level_schema(setting)) for name, setting in SETTINGS.items()}
     if scenario:
         names = {SCENARIO: entry({"enum": [each.value for each in Scenario]})} | names
-    families = {name: find_setting(f"{name}.x") for name in ("offload", "host", "own")}
-    switch = _level_schema(families["offload"]) if families["offload"] else {}
-    names |= {f"offload.{name}": entry(switch | {"description": f"offload {name}"}) for name in OFFLOADS}
+    families = {name: find_setting(f"{name}.x") for name in ("offload", "host_offload", "host", "own")}
+    for name in (
+        f"{family}{name}" for family in (OFFLOAD, HOST_OFFLOAD) for name in (*LINUX_OFFLOADS, *WINDOWS_OFFLOADS)
+    ):
+        setting = find_setting(name)
+        assert setting is not None
+        names[name] = entry(_level_schema(setting))
     patterns = {rf"^{name}\..+$": entry(_level_schema(setting)) for name, setting in families.items() if setting}
     return WithJsonSchema(
         {"type": "object", "properties": names, "patternProperties": patterns, "additionalProperties": False}

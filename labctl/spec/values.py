@@ -10,7 +10,7 @@ from math import isfinite
 
 from rapidfuzz import fuzz, process
 
-from labctl.model.nic import OFFLOADS
+from labctl.model.offloads import HOST_OFFLOAD, LINUX_OFFLOADS, OFFLOAD, WINDOWS_OFFLOADS
 from labctl.model.settings import SETTINGS, Kind, Level, Setting, find_setting
 
 WEEK = 7 * 24 * 3600.0
@@ -67,12 +67,12 @@ def known_setting(name: str) -> Setting:
     setting = find_setting(name)
     if setting is None:
         raise BadValue("is no setting", allowed=SETTING_NAMES, nearest=nearest(name, _SPELT))
-    family, _, rest = name.partition(".")
-    if family == "offload" and rest not in _OFFLOAD_NAMES and not _ETHTOOL_FEATURE.fullmatch(rest):
+    family, dot, rest = name.partition(".")
+    if family + dot in _FAMILIES and rest not in _OFFLOAD_NAMES and not _ETHTOOL_FEATURE.fullmatch(rest):
         raise BadValue(
-            f"ethtool knows no offload {rest}",
-            allowed=f"{', '.join(OFFLOADS)}, or the long name of `ethtool -k`",
-            nearest=f"offload.{near}" if (near := nearest(rest, OFFLOADS)) else "",
+            f"neither ethtool nor Windows knows an offload {rest}",
+            allowed=f"{', '.join(_OFFLOADS)}, or the long name of `ethtool -k`",
+            nearest=f"{family}.{near}" if (near := nearest(rest, _OFFLOADS)) else "",
         )
     return setting
 
@@ -92,11 +92,13 @@ def text_of(value: object) -> str:
     return str(getattr(value, "text", value))
 
 
-SETTING_NAMES = ", ".join([*SETTINGS, "offload.NAME", "host.FACT", "own.NAME"])
+SETTING_NAMES = ", ".join([*SETTINGS, "offload.NAME", "host_offload.NAME", "host.FACT", "own.NAME"])
 """All names of settings, for messages."""
 
-_SPELT = [*SETTINGS, *(f"offload.{name}" for name in OFFLOADS)]
-_OFFLOAD_NAMES = {*OFFLOADS, "ntuple", "rxhash"}
+_FAMILIES = (OFFLOAD, HOST_OFFLOAD)
+_OFFLOADS = (*LINUX_OFFLOADS, *WINDOWS_OFFLOADS)
+_SPELT = [*SETTINGS, *(f"{family}{name}" for family in _FAMILIES for name in _OFFLOADS)]
+_OFFLOAD_NAMES = {*_OFFLOADS, "ntuple", "rxhash"}
 _ETHTOOL_FEATURE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 
@@ -240,8 +242,10 @@ OPTIONS_OF_SETTINGS = {
     "-b": "rate",
     "--bandwidth": "rate",
     "--bitrate": "rate",
-    "-R": "reverse",
-    "--reverse": "reverse",
+    "-R": "direction",
+    "--reverse": "direction",
+    "--bidir": "direction",
+    "--full-duplex": "direction",
 }
 """Options of the tools that labctl gives itself, with the setting that they come from; empty: labctl's own."""
 
