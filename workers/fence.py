@@ -26,9 +26,11 @@ class Fence:
         self._void = False
 
     @classmethod
-    def of(cls, store: Store, handle: AttemptHandle) -> Fence:
-        """The fence of an attempt."""
-        return cls(lambda: store.holds_token(handle), fresh=patience().fresh)
+    def of(cls, store: Store, handle: AttemptHandle, *, claimed: float) -> Fence:
+        """The fence of an attempt, whose claim the store was asked for at the moment `claimed` of `real_seconds`."""
+        fence = cls(lambda: store.holds_token(handle), fresh=patience().fresh)
+        fence.heard(claimed)
+        return fence
 
     def heard(self, asked: float) -> None:
         """The store has said that the token is good, when it was asked at this moment of `real_seconds`."""

@@ -20,21 +20,22 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def heartbeat(store: Store, handle: AttemptHandle, guard: Guard, phase: Callable[[], str]) -> Iterator[None]:
-    """Beat in a thread for as long as the block runs. The guard stops when the store, or the owner's death, says so."""
+    """Beat in a thread for as long as the block runs. The guard stops when the store, or the owner's death, says so.
+
+    The claim was the first beat.
+    """
     ended, seconds = threading.Event(), patience().beat
 
-    def look() -> None:
-        reason = _reason_to_end(store, handle, guard, phase())
+    def heed(reason: str) -> None:
         if reason and not guard.stopped:
             log.warning("attempt %s must end: %s", handle.id, reason)
             guard.stop(reason)
 
     def beat() -> None:
         while not ended.wait(seconds):
-            look()
+            heed(_owner_says() or _store_says(store, handle, guard, phase()))
 
-    look()
-
+    heed(_owner_says())
     beating = beside(beat)
     try:
         yield
@@ -43,11 +44,16 @@ def heartbeat(store: Store, handle: AttemptHandle, guard: Guard, phase: Callable
         beating.result()
 
 
-def _reason_to_end(store: Store, handle: AttemptHandle, guard: Guard, phase: str) -> str:
+def _owner_says() -> str:
+    """Why the owner of this worker wants the attempt to end; an empty text when it doesn't."""
     if not owner_lives():
         return "the command that started this worker is gone"
     if owner_wants_an_end():
         return "the command that started this worker is ending"
+    return ""
+
+
+def _store_says(store: Store, handle: AttemptHandle, guard: Guard, phase: str) -> str:
     asked = real_seconds()
     try:
         reason = store.heartbeat(handle, phase=phase)

@@ -14,7 +14,7 @@ from labctl.store import AttemptHandle, Store
 from workers.app import app
 from workers.attempt import Attempt
 from workers.cleaning import clean_campaign
-from workers.fence import Fence
+from workers.fence import Fence, real_seconds
 from workers.guard import Deadline, Guard
 from workers.heartbeat import heartbeat
 from workers.owner import owner_lives, owner_wants_an_end
@@ -34,11 +34,12 @@ def attempt(*, attempt_id: int, token: str, version: str = "") -> None:
     if is_of_another_version(store, attempt_id, version):
         return
     handle = AttemptHandle(id=attempt_id, token=token)
+    asked = real_seconds()
     claimed = store.claim(handle, worker=this_process())
     if claimed is None:
         log.warning("attempt %s: claimed before, or its token is void; nothing was touched", attempt_id)
         return
-    guard = Guard(Fence.of(store, handle))
+    guard = Guard(Fence.of(store, handle, claimed=asked))
     work = Attempt(claimed, store=store, guard=guard)
     with heartbeat(store, handle, guard, work.phase):
         result = work.carry_out()

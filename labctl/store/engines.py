@@ -23,6 +23,8 @@ _STATEMENT_SECONDS = 300
 _IDLE_SECONDS = 60
 """A transaction (PostgreSQL) whose process was stopped in the middle of it is ended after so long."""
 _CONNECT_SECONDS = 10
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02
+"""Seconds between two tries to begin a transaction."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
 
 
@@ -72,14 +74,28 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def begin_writing(connection: sqlite3.Connection) -> None:
     """Begin a transaction that writes, with SQLite. Nothing has been done yet, so that to begin again is safe as long as
-    patience lasts."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    patience lasts.
+
+    It waits in steps of its own. SQLite's busy handler sleeps for 1 ms at least and soon for 25 ms, and most transactions
+    take a third of a millisecond: two writers slept most of the time while the third had ended.
+    """
+    connection.execute("PRAGMA busy_timeout=0")
+    try:
+        _begin_soon(connection)
+    finally:
+        connection.execute(f"PRAGMA busy_timeout={PATIENCE_SECONDS * 1000:.0f}")
+
+
+def _begin_soon(connection: sqlite3.Connection) -> None:
+    deadline, pause = time.monotonic() + PATIENCE_SECONDS, _SHORTEST_PAUSE
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
             if not _is_busy(error) or time.monotonic() > deadline:
                 raise
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            pause = min(pause * 1.3, _LONGEST_PAUSE)
         else:
             return
 

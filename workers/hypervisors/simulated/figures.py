@@ -23,6 +23,8 @@ class Figures:
     connect: float = 0.25
     """From the start of a client until data flows."""
     destroy: float = 0.5
+    transfer: float = 1.0
+    """What share of the asked seconds passes in a transfer, whose output tells of all of them."""
     wire: float = 9.41e9
     """What the network between two hosts carries, in bit/s."""
     migration: float = 8e9

@@ -121,7 +121,8 @@ class Client:
     def _natural_end(self) -> float:
         if self._listener is None:
             return self._began
-        return self._zero + self._order.seconds * (0.5 if self._lost else 1.0)
+        share = self._world.figures.transfer * (0.5 if self._lost else 1.0)
+        return self._zero + self._order.seconds * share
 
     def _finish(self) -> Said:
         order, listener = self._order, self._listener
