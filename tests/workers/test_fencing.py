@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -51,7 +52,7 @@ START.set_forkserver_preload(["workers.tasks", "workers.hypervisors.simulated.dr
 
 def work(log: Path, state: Path, spot: str, when: str, handle: AttemptHandle) -> None:
     """Carry out an attempt as a worker does, and stop at a spot, `MODULE:OBJECT:FUNCTION`, `before` or `after` it."""
-    from workers import attempt, placing, tasks
+    from workers import attempt, heartbeat, placing, tasks
     from workers.hypervisors.simulated.driver import SimulatedChannel, SimulatedDriver
 
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -61,11 +62,14 @@ def work(log: Path, state: Path, spot: str, when: str, handle: AttemptHandle) ->
     os.environ["LABCTL_STORE"] = f"sqlite:///{state / 'labctl.sqlite'}"
     os.environ[VARIABLE] = json.dumps({"beat": FRESH / 2, "silent": 10 * FRESH, "fresh": FRESH})
     stopped: list[bool] = []
+    beating = threading.RLock()
 
     def stop(*_: object) -> None:
-        if not stopped:
-            stopped.append(True)
-            os.kill(os.getpid(), signal.SIGSTOP)
+        # Never in the middle of a beat: its transaction would keep the store locked for everybody.
+        with beating:
+            if not stopped:
+                stopped.append(True)
+                os.kill(os.getpid(), signal.SIGSTOP)
 
     def note(operation: str) -> None:
         os.write(out, f"touched {operation} {'later' if stopped else 'first'}\n".encode())
@@ -75,6 +79,7 @@ def work(log: Path, state: Path, spot: str, when: str, handle: AttemptHandle) ->
 
     # One thing at a time: a second thread could be anywhere when the first one stops.
     attempt.together = placing.together = in_turn
+    around(heartbeat, "_store_says", before=beating.acquire, after=beating.release)
     for operation in ("create", "migrate", "pause", "unpause", "destroy"):
         around(SimulatedDriver, operation, before=partial(note, operation))
     around(SimulatedChannel, "start", before=partial(note, "start"))
@@ -88,7 +93,7 @@ def nothing() -> None:
 
 
 def around(
-    owner: Any, name: str, *, before: Callable[[], None] = nothing, after: Callable[[], None] = nothing
+    owner: Any, name: str, *, before: Callable[[], object] = nothing, after: Callable[[], object] = nothing
 ) -> None:  # fmt: skip
     """Have something done before and after a function of an object."""
     inner = getattr(owner, name)
