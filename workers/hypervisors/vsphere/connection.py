@@ -48,6 +48,8 @@ READS = frozenset(
         "FindByUuid",
         "FindChild",
         "HasPrivilegeOnEntities",
+        "InitiateFileTransferFromGuest",
+        "ListProcessesInGuest",
         "QueryAvailablePerfMetric",
         "QueryConfigOption",
         "QueryConfigOptionEx",
@@ -144,6 +146,16 @@ class Session:
     def content(self) -> vim.ServiceInstanceContent:
         """The managers and the root folder of the vCenter."""
         return self._stub.content()
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Host and port of the vCenter."""
+        return _split(self.vcenter.address)
+
+    @property
+    def cookie(self) -> str:
+        """What shows other doors of the vCenter whose session this is. A secret. Empty before the first call."""
+        return str(self._stub.cookie).partition(";")[0]
 
     def object(self, kind: Callable[[str, Any], M], identity: str) -> M:
         """The managed object of this identity (`vm-42`), for instance of type `vim.VirtualMachine`. Asks nobody."""
