@@ -6,13 +6,18 @@ from dataclasses import replace
 
 from labctl.model.order import TransferOrder
 from labctl.model.reading import Capture, ErrorKind, Reading
+from labctl.model.tools import cannot
 from workers.transfers import command_text, iperf_csv, iperf_text
+from workers.transfers.base import Surroundings
 from workers.transfers.failures import Fault, error_kind, fault
 from workers.transfers.iperf_run import TOOL, Run, read
+from workers.transfers.release import before, lacks, release
 from workers.transfers.text import decode, error_text, one_line
 
 MIN_INTERVAL = 0.005
 """Seconds between reports (SMALLEST_INTERVAL_SEC in iperf 2.1)."""
+ENHANCED_SINCE = (2, 0, 8)
+"""The first release that is known to have `-e`."""
 
 
 class Iperf:
@@ -24,33 +29,45 @@ class Iperf:
 
     name = "iperf"
     server_ends = False
+    timed = True
 
-    def server_command(self, order: TransferOrder, *, port: int) -> tuple[str, ...]:
-        """`iperf -s -p PORT -e -f b -i SECONDS [-u] [-w BYTES] [-l BYTES]`, then the order's server arguments.
+    def server_command(
+        self, order: TransferOrder, *, port: int, server: str = "", version: str = ""
+    ) -> tuple[str, ...]:
+        """`iperf -s -p PORT -e -f b -i SECONDS ...`, then the order's server arguments. Both ends are given the socket's
+        options, since each sets its own.
 
         It serves until it is ended with SIGTERM.
         """
-        return ("iperf", "-s", "-p", str(port), *_common(order), *order.server_args)
+        del server
+        return ("iperf", "-s", "-p", str(port), *_common(order, version), *order.server_args)
 
-    def client_command(self, order: TransferOrder, *, server: str, port: int) -> tuple[str, ...]:
+    def client_command(self, order: TransferOrder, *, server: str, port: int, version: str = "") -> tuple[str, ...]:
         """`iperf -c SERVER -p PORT -t SECONDS -P STREAMS -e -f b ...`, then the order's client arguments."""
         command = ["iperf", "-c", server, "-p", str(port), "-t", f"{order.seconds:g}", "-P", str(order.streams)]
-        command += _common(order)
+        command += _common(order, version)
         if order.rate is not None:
             command += ["-b", str(order.rate)]
-        if order.reverse:
+        if order.both:
+            command += ["--full-duplex"]
+        elif order.reverse:
             command += ["-R"]
         return (*command, *order.client_args)
 
-    def unsupported(self, order: TransferOrder) -> str:
-        """Why iperf can't do this order; empty when it can."""
+    def surroundings(self, order: TransferOrder, *, server: str, port: int) -> Surroundings:
+        """Nothing."""
+        del order, server, port
+        return Surroundings()
+
+    def unsupported(self, order: TransferOrder, version: str = "") -> str:
+        """Why iperf, or this release of it, can't do this order; empty when it can."""
         if order.interval < MIN_INTERVAL:
             return f"iperf reports every {MIN_INTERVAL} s at most, not every {order.interval:g} s."
         if order.seconds <= 0:
             return f"iperf needs a time above 0, not {order.seconds:g} s."
         if order.protocol not in ("tcp", "udp"):
             return f"iperf transfers with tcp or udp, not {order.protocol}."
-        return ""
+        return cannot(order) or lacks(self.name, order, version)
 
     def parse(self, capture: Capture) -> Reading:
         """The reading of what iperf printed as text or CSV, client or server side."""
@@ -74,15 +91,19 @@ class Iperf:
         return replace(chosen, warnings=tuple(dict.fromkeys(warnings)), documents=tuple(readings) if several else ())
 
 
-def _common(order: TransferOrder) -> list[str]:
-    arguments = ["-e", "-f", "b", "-i", f"{order.interval:g}"]
-    if order.protocol == "udp":
-        arguments += ["-u"]
-    if order.window is not None:
-        arguments += ["-w", str(order.window)]
-    if order.buffer is not None:
-        arguments += ["-l", str(order.buffer)]
-    return arguments
+def _common(order: TransferOrder, version: str) -> list[str]:
+    arguments = [] if before(release(version), ENHANCED_SINCE) else ["-e"]
+    arguments += ["-f", "b", "-i", f"{order.interval:g}"]
+    valued = {
+        "-w": order.window,
+        "-l": order.buffer,
+        "-M": order.mss,
+        "-Z": order.congestion or None,
+        "-S": None if order.dscp is None else order.dscp << 2,
+    }
+    switches = {"-u": order.protocol == "udp", "-V": order.family == "ipv6"}
+    arguments += [option for option, on in switches.items() if on]
+    return arguments + [word for option, value in valued.items() if value is not None for word in (option, str(value))]
 
 
 def _runs(text: str, errors: str, *, server: bool, command: str) -> list[Run]:

@@ -6,12 +6,17 @@ from dataclasses import replace
 
 from labctl.model.order import TransferOrder
 from labctl.model.reading import Capture, ErrorKind, Reading
+from labctl.model.tools import cannot
 from workers.transfers import command_text, failures, iperf3_json, iperf3_text
+from workers.transfers.base import Surroundings
 from workers.transfers.iperf3_run import TOOL, Run, read, with_peer
+from workers.transfers.release import before, lacks, release
 from workers.transfers.rows_text import error_lines
 from workers.transfers.text import decode, error_text, one_line
 
 CONNECT_TIMEOUT_MS = 5000
+CONNECT_TIMEOUT_SINCE = (3, 2)
+"""The first release with `--connect-timeout` (RELNOTES.md)."""
 MIN_INTERVAL = 0.1
 """Seconds; iperf3 refuses shorter report intervals (MIN_INTERVAL in its source)."""
 MAX_STREAMS = 128
@@ -23,42 +28,53 @@ class Iperf3:
 
     name = "iperf3"
     server_ends = True
+    timed = True
 
-    def server_command(self, order: TransferOrder, *, port: int) -> tuple[str, ...]:
+    def server_command(
+        self, order: TransferOrder, *, port: int, server: str = "", version: str = ""
+    ) -> tuple[str, ...]:
         """`iperf3 -s -1 -p PORT -J -i SECONDS`, then the order's server arguments, so that they win."""
+        del server, version
         return ("iperf3", "-s", "-1", "-p", str(port), "-J", "-i", f"{order.interval:g}", *order.server_args)
 
-    def client_command(self, order: TransferOrder, *, server: str, port: int) -> tuple[str, ...]:
+    def client_command(self, order: TransferOrder, *, server: str, port: int, version: str = "") -> tuple[str, ...]:
         """`iperf3 -c SERVER -p PORT -t SECONDS ... -J`, then the order's client arguments, so that they win.
 
-        The window is the client's to give: iperf3 hands it to the server.
+        Window, segment size, congestion control and DSCP are the client's to give: iperf3 hands them to the server. DSCP
+        goes by `-S`, which every release has, as the upper six bits of the octet (RFC 2474).
         """
-        command = [
-            "iperf3",
-            "-c",
-            server,
-            "-p",
-            str(port),
-            "-t",
-            str(round(order.seconds)),
-            "-i",
-            f"{order.interval:g}",
-        ]
-        command += ["-J", "--connect-timeout", str(CONNECT_TIMEOUT_MS), "-P", str(order.streams)]
-        if order.window is not None:
-            command += ["-w", str(order.window)]
-        if order.buffer is not None:
-            command += ["-l", str(order.buffer)]
-        if order.protocol == "udp":
-            command += ["-u"]
-        if order.rate is not None:
-            command += ["-b", str(order.rate)]
-        if order.reverse:
-            command += ["-R"]
+        command = ["iperf3", "-c", server, "-p", str(port), "-t", str(round(order.seconds))]
+        command += ["-i", f"{order.interval:g}", "-J"]
+        if not before(release(version), CONNECT_TIMEOUT_SINCE):
+            command += ["--connect-timeout", str(CONNECT_TIMEOUT_MS)]
+        command += ["-P", str(order.streams)]
+        valued = {
+            "-w": order.window,
+            "-l": order.buffer,
+            "-b": order.rate,
+            "-M": order.mss,
+            "-C": order.congestion or None,
+            "-S": None if order.dscp is None else order.dscp << 2,
+            "-O": round(order.omit) or None,
+        }
+        switches = {
+            "-u": order.protocol == "udp",
+            "-R": order.reverse and not order.both,
+            "--bidir": order.both,
+            "-6": order.family == "ipv6",
+            "-Z": order.zerocopy,
+        }
+        command += [word for option, value in valued.items() if value is not None for word in (option, str(value))]
+        command += [option for option, on in switches.items() if on]
         return (*command, *order.client_args)
 
-    def unsupported(self, order: TransferOrder) -> str:
-        """Why iperf3 can't do this order; empty when it can."""
+    def surroundings(self, order: TransferOrder, *, server: str, port: int) -> Surroundings:
+        """Nothing."""
+        del order, server, port
+        return Surroundings()
+
+    def unsupported(self, order: TransferOrder, version: str = "") -> str:
+        """Why iperf3, or this release of it, can't do this order; empty when it can."""
         if order.seconds != round(order.seconds) or order.seconds < 1:
             return f"iperf3 takes whole seconds only, not {order.seconds:g}."
         if order.interval < MIN_INTERVAL:
@@ -67,7 +83,7 @@ class Iperf3:
             return f"iperf3 takes at most {MAX_STREAMS} streams, not {order.streams}."
         if order.protocol not in ("tcp", "udp"):
             return f"iperf3 is driven with tcp or udp here, not {order.protocol}."
-        return ""
+        return cannot(order) or lacks(self.name, order, version)
 
     def parse(self, capture: Capture) -> Reading:
         """The reading of what iperf3 printed as JSON, JSON stream or text, client or server side."""
