@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from labctl import clock
-from labctl.errors import AttemptCancelled, LabError, SystemUnderTestError
+from labctl.errors import AttemptCancelled, LabctlError, LabError, SystemUnderTestError
 from labctl.model.outcome import Outcome, OutcomeDetail
 from labctl.model.result import AttemptResult, Fact, FactSet, MigrationResult
 from labctl.model.scenario import Side
@@ -28,6 +28,7 @@ from workers.settling import settle
 from workers.together import together
 from workers.transferring import roles, transfer
 from workers.verification import Asked, differences, prepare, read_machine, verify_vm
+from workers.whereabouts import check_incidents, check_placement, expected_host
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Attempt:
         self._guard = guard
         self._journal = Journal()
         self._machines = Machines(claimed.lab, store=store.identity, guard=guard)
+        self._began = clock.now()
 
     def phase(self) -> str:
         """What it is doing now, in a word."""
@@ -87,6 +89,7 @@ class Attempt:
         journal, order = self._journal, self._order
         with journal.phase("place"):
             self._check_path()
+            self._began = clock.now()
             placed = place(self._claimed, self._machines, self._store, self._guard)
         with journal.phase("verify"):
             self._verify(placed)
@@ -98,8 +101,7 @@ class Attempt:
                     order, order.warmup, who, journal, self._guard,
                     attempt=self._claimed.id, index=index, counted=False, noisy=noisy,
                 )  # fmt: skip
-            if fault is not None:
-                raise fault
+            self._judge_transfer(placed, fault)
         for index in range(order.warmups + 1, order.warmups + order.transfers + 1):
             if index > 1:
                 with journal.phase("verify"):
@@ -111,8 +113,7 @@ class Attempt:
                     counted=True, noisy=noisy, event=self._event(placed, index),
                 )  # fmt: skip
             self._judge_migrations(placed, index)
-            if fault is not None:
-                raise fault
+            self._judge_transfer(placed, fault)
         with journal.phase("collect"):
             self._collect(placed)
 
@@ -160,6 +161,11 @@ class Attempt:
         for host in dict.fromkeys(name for name in self._order.placement.hosts if name in self._machines.lab.hosts):
             if self._order.vm is not None:
                 self._fact(f"host:{host}", "before", self._machines.driver(host).host_facts(host))
+
+    def _check_placement(self, placed: Placed, *, when: str) -> None:
+        check_placement(
+            placed, self._machines, self._journal, keep=lambda subject, facts: self._fact(subject, when, facts)
+        )
 
     def _check_company(self) -> None:
         """Look for VMs that are not this attempt's on its physical machines. What others of this store left there is
@@ -209,34 +215,19 @@ class Attempt:
     def _inside(self, endpoint: Endpoint, *, set_up: bool = False) -> Mapping[str, Fact]:
         """What is true inside an endpoint now. Raises `LabError` where that is not what was asked for."""
         timeout, tool = self._order.timeouts.command, self._order.transfer.tool
-        with _blaming(self._expected_host(endpoint, when="after") if endpoint.vm is not None else endpoint.host):
+        with _blaming(expected_host(endpoint.vm, self._journal) if endpoint.vm is not None else endpoint.host):
             if endpoint.vm is None:
                 return read_machine(endpoint.channel, tool=tool, timeout=timeout)
             assert self._order.vm is not None
             asked = Asked(mac=endpoint.vm.mac, address=str(endpoint.vm.address), shape=self._order.vm, tool=tool)
             return verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard, set_up=set_up)
 
-    def _check_placement(self, placed: Placed, *, when: str) -> None:
-        """Ask the hypervisors where the VMs are. One that is elsewhere than we put it makes the figures worthless."""
-        for endpoint in placed.both:
-            if endpoint.vm is None:
-                continue
-            expected = self._expected_host(endpoint, when=when)
-            found = self._machines.driver(endpoint.vm.host).locate(endpoint.vm)
-            self._fact(endpoint.subject, when, {"placement.host": found})
-            if found != expected:
-                raise LabError(
-                    f"VM {endpoint.vm.name} is on {found or 'no host'}, though it was put on {expected}.",
-                    kind="moved",
-                    why="Something other than labctl moved or ended it.",
-                    todo="Keep other tools off VMs whose names begin with labctl-.",
-                    host=expected,
-                )
-
-    def _expected_host(self, endpoint: Endpoint, *, when: str) -> str:
-        assert endpoint.vm is not None
-        moved = [item for item in self._journal.migrations if item.domain == endpoint.vm.name and item.completed]
-        return moved[-1].destination if when == "after" and moved else endpoint.vm.host
+    def _judge_transfer(self, placed: Placed, fault: LabctlError | None) -> None:
+        """Raise for a transfer that is worth nothing: one that others disturbed, whatever it brought, or that failed."""
+        check_incidents(placed, self._machines, self._journal, since=self._began)
+        if fault is not None:
+            raise fault
+        check_placement(placed, self._machines, self._journal)
 
     def _collect(self, placed: Placed) -> None:
         self._check_placement(placed, when="after")
@@ -323,7 +314,7 @@ class Attempt:
             if kind == "cancelled":
                 self._guard.check()
             if kind == "deadline":
-                self._check_placement(placed, when="after")
+                check_placement(placed, self._machines, self._journal)
                 raise SystemUnderTestError(what, kind="migration-timeout", why=error)
             raise LabError(
                 what, kind=f"migration-{kind or 'failed'}", why=error, todo="Check the migration path.",

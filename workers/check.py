@@ -10,6 +10,7 @@ from labctl.errors import LabError
 from labctl.model.lab import Lab
 from labctl.model.result import Fact
 from workers.guard import Guard
+from workers.hypervisors.base import Lack
 from workers.machines import Machines
 
 _NOBODY = "check"
@@ -22,19 +23,21 @@ class MemberCheck:
 
     name: str
     way: str
-    """`hypervisor`, `ssh`, or `migration to HOST`."""
+    """`hypervisor`, `ssh`, `winrm` (as an endpoint), or `migration to HOST`."""
     problem: str = ""
     todo: str = ""
+    lacks: tuple[Lack, ...] = ()
+    """All that the host lacks for the work of labctl. It can't be used as long as there is any."""
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
 def check_members(lab: Lab) -> tuple[MemberCheck, ...]:
     """Connect to every host and machine of the lab in every way that it names, all at once."""
     machines = Machines(lab, store=_NOBODY, guard=Guard())
-    with_ssh = [name for name, item in lab.hosts.items() if item.ssh] + list(lab.machines)
+    endpoints = [name for name, item in lab.hosts.items() if item.ssh or item.can_be_endpoint] + list(lab.machines)
     work: list[Callable[[], MemberCheck]] = []
     work += [lambda name=name: _hypervisor(machines, name) for name in lab.hosts]  # type: ignore[misc]
-    work += [lambda name=name: _ssh(machines, name) for name in with_ssh]  # type: ignore[misc]
+    work += [lambda name=name: _endpoint(machines, name) for name in endpoints]  # type: ignore[misc]
     work += [
         lambda source=source, destination=destination: _migration(machines, source, destination)  # type: ignore[misc]
         for source, destination in sorted(lab.migration_pairs)
@@ -59,18 +62,24 @@ def check_lab(lab: Lab) -> tuple[str, ...]:
 
 
 def _hypervisor(machines: Machines, name: str) -> MemberCheck:
+    driver = machines.driver(name)
     try:
-        return MemberCheck(name=name, way="hypervisor", facts=machines.driver(name).host_facts(name))
+        facts = driver.host_facts(name)
+        lacks = driver.lacks(name)
     except LabError as error:
         return _broken(name, "hypervisor", error)
+    problem = " ".join(lack.what for lack in lacks)
+    return MemberCheck(name=name, way="hypervisor", problem=problem, lacks=lacks, facts=facts)
 
 
-def _ssh(machines: Machines, name: str) -> MemberCheck:
+def _endpoint(machines: Machines, name: str) -> MemberCheck:
+    """The way to the inside of a host or machine itself."""
+    way = "winrm" if name in machines.lab.hosts and machines.lab.hosts[name].winrm is not None else "ssh"
     try:
         machines.channel(name).wait_ready(timeout=_ANSWER_SECONDS)
     except LabError as error:
-        return _broken(name, "ssh", error)
-    return MemberCheck(name=name, way="ssh")
+        return _broken(name, way, error)
+    return MemberCheck(name=name, way=way)
 
 
 def _migration(machines: Machines, source: str, destination: str) -> MemberCheck:

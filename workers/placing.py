@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Interface
 
 from labctl.errors import LabError
 from labctl.model.lab import Image, Lab, Network
+from labctl.model.nic import NIC_MODELS
 from labctl.model.order import EndpointOrder, RunOrder, VmShape
 from labctl.model.scenario import Side
+from labctl.plan.hypervisors import needs_list
 from labctl.spec.documents import to_json
 from labctl.store import ClaimedAttempt, Store, VmRecord
 from workers.channels.base import Channel
-from workers.guard import Guard
+from workers.guard import Deadline, Guard
 from workers.hypervisors.base import NAME_PREFIX, OwnershipMark, Vm, VmRequest
 from workers.machines import Machines
+from workers.macs import mac_of_address, mac_of_serial, serials
 from workers.together import together
+
+_LAB_NAME = 32
+"""So many characters of a lab's name go into the names of its VMs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,35 +106,53 @@ def _vm_endpoint(
     else:
         vm = _create(claimed, endpoint, shape, image, machines, store)
     guard.check()
-    channel = machines.driver(endpoint.host).channel(vm, image)
-    try:
-        channel.wait_ready(timeout=claimed.order.timeouts.boot)
-    except LabError as error:
-        raise LabError(
-            f"VM {vm.name} did not answer within {claimed.order.timeouts.boot:g} s.",
-            kind="boot-timeout",
-            why=_boot_reason(machines, vm, error),
-            todo="See the console in the raw output; raise timeouts.boot when the host is only slow.",
-            host=endpoint.host,
-        ) from error
-    address = vm.address
-    assert address is not None
+    vm, channel = _reached(vm, image, machines, store, seconds=claimed.order.timeouts.boot)
+    assert vm.address is not None
     return Endpoint(
         side=endpoint.side,
         subject=f"vm:{endpoint.side}",
         host=endpoint.host,
         channel=channel,
-        address=address.ip,
+        address=vm.address.ip,
         vm=vm,
     )
 
 
+def _reached(vm: Vm, image: Image, machines: Machines, store: Store, *, seconds: float) -> tuple[Vm, Channel]:
+    """The VM with its address, and the channel into it, as soon as it answers.
+
+    Raises `LabError`: `boot-timeout`, or `no-guest-address` when no DHCP server gave it one.
+    """
+    deadline = Deadline.after(seconds)
+    driver, network = machines.driver(vm.host), machines.lab.network()
+    try:
+        if not network.is_static:
+            found = IPv4Interface((driver.address(vm, timeout=deadline.left), network.prefix_length))
+            if found != vm.address:
+                store.change_vm(vm.uuid, address=str(found))
+                vm = replace(vm, address=found)
+        channel = driver.channel(vm, image)
+        channel.wait_ready(timeout=deadline.left)
+    except LabError as error:
+        if error.kind == "no-guest-address":
+            raise
+        raise LabError(
+            f"VM {vm.name} did not answer within {seconds:g} s.",
+            kind="boot-timeout",
+            why=_boot_reason(machines, vm, error),
+            todo="See the console in the raw output; raise timeouts.boot when the host is only slow.",
+            host=vm.host,
+        ) from error
+    return vm, channel
+
+
 def _boot_reason(machines: Machines, vm: Vm, error: LabError) -> str:
-    """What can be told of a VM that doesn't answer: where it runs, and the end of its console."""
-    reason = str(error.what)
+    """What can be told of a VM that doesn't answer: what was waited for, and the end of its console."""
+    reason = " ".join(part for part in (error.what, error.why) if part)
     with suppress(LabError):
-        console = machines.driver(vm.host).read_back(vm).get("console_tail")
-        reason += f" The end of its console: {console or 'nothing was printed'}"
+        facts = machines.driver(vm.host).read_back(vm)
+        if "console_tail" in facts:
+            reason += f" The end of its console: {facts['console_tail'] or 'nothing was printed'}"
     return reason
 
 
@@ -149,10 +174,10 @@ def _create(
 ) -> Vm:
     lab = machines.lab
     network = lab.network()
-    name = f"{NAME_PREFIX}{lab.name}-c{claimed.campaign_id}-r{claimed.run_id}-a{claimed.number}-{endpoint.side}"
+    name = _name(lab, claimed, endpoint)
     vm_uuid = str(uuid.uuid4())
 
-    def build(address: IPv4Address) -> VmRecord:
+    def build(mac: str, address: str) -> VmRecord:
         return VmRecord(
             uuid=vm_uuid,
             name=name,
@@ -162,23 +187,21 @@ def _create(
             run_id=claimed.run_id,
             attempt_id=claimed.id,
             role=endpoint.side,
-            mac=_mac(address),
-            address=f"{address}/{network.prefix_length}",
+            mac=mac,
+            address=address,
             shape=to_json(shape),
             state="live",
         )
 
-    first, last = _guest_range(network)
-    # VMs that only pretend are no loss: with the power their record may go.
-    durable = lab.simulated is None
-    record = store.record_vm(build, first=first, last=last, after=2 * claimed.id, durable=durable)
+    record = _recorded(build, claimed, endpoint, network, lab, store)
+    vm = vm_of(record)
     request = VmRequest(
         name=name,
         uuid=vm_uuid,
         shape=shape,
         image=image,
         network=network,
-        address=IPv4Interface(record.address),
+        address=vm.address,
         mac=record.mac,
         mark=OwnershipMark(
             lab=lab.name,
@@ -194,6 +217,36 @@ def _create(
     return machines.driver(endpoint.host).create(endpoint.host, request, timeout=claimed.order.timeouts.boot)
 
 
+def _name(lab: Lab, claimed: ClaimedAttempt, endpoint: EndpointOrder) -> str:
+    """Names of VMs may have 80 characters in vSphere and 100 in Hyper-V; the mark has the whole name of the lab."""
+    run = f"c{claimed.campaign_id}-r{claimed.run_id}-a{claimed.number}"
+    return f"{NAME_PREFIX}{lab.name[:_LAB_NAME]}-{run}-{endpoint.side}"
+
+
+def _recorded(
+    build: Callable[[str, str], VmRecord],
+    claimed: ClaimedAttempt,
+    endpoint: EndpointOrder,
+    network: Network,
+    lab: Lab,
+    store: Store,
+) -> VmRecord:
+    """The record of a VM that is about to be created. With DHCP it has a MAC of its own and no address yet."""
+    hypervisor = lab.hosts[endpoint.host].hypervisor
+    # VMs that only pretend are no loss: with the power their record may go.
+    after, durable = 2 * claimed.id, lab.simulated is None
+    if network.is_static:
+        first, last = _guest_range(network)
+        return store.record_vm(
+            lambda address: build(mac_of_address(hypervisor, address), f"{address}/{network.prefix_length}"),
+            first=first, last=last, after=after, durable=durable,
+        )  # fmt: skip
+    return store.record_vm_without_address(
+        lambda serial: build(mac_of_serial(hypervisor, serial, store=store.identity), ""),
+        serials=serials(hypervisor), after=after, durable=durable,
+    )  # fmt: skip
+
+
 def _guest_range(network: Network) -> tuple[IPv4Address, IPv4Address]:
     if network.guest_range is None:
         raise LabError(
@@ -204,16 +257,10 @@ def _guest_range(network: Network) -> tuple[IPv4Address, IPv4Address]:
     return network.guest_range
 
 
-def _mac(address: IPv4Address) -> str:
-    """A locally administered address of QEMU's range, unique in a lab because guest addresses are."""
-    low = int(address) & 0xFFFFFF
-    return f"52:54:00:{low >> 16:02x}:{(low >> 8) & 0xFF:02x}:{low & 0xFF:02x}"
-
-
 def _device(lab: Lab, endpoint: EndpointOrder, shape: VmShape) -> str:
     host = lab.hosts[endpoint.host]
     devices = {"vt-d": host.devices, "sr-iov": host.virtual_functions}.get(shape.nic_model)
-    if devices is None:
+    if devices is None or not needs_list(host, NIC_MODELS[shape.nic_model]):
         return ""
     position = 0 if endpoint.side is Side.SENDER else len(devices) - 1
     if not devices:
@@ -232,7 +279,11 @@ def _home(claimed: ClaimedAttempt, record: VmRecord) -> str:
 def vm_of(record: VmRecord) -> Vm:
     """The VM that a record is about."""
     return Vm(
-        name=record.name, uuid=record.uuid, host=record.host, mac=record.mac, address=IPv4Interface(record.address)
+        name=record.name,
+        uuid=record.uuid,
+        host=record.host,
+        mac=record.mac,
+        address=IPv4Interface(record.address) if record.address else None,
     )
 
 

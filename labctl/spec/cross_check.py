@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from labctl.errors import Problem, SpecError
 from labctl.model.campaign import Campaign
-from labctl.model.lab import Lab
-from labctl.model.nic import NIC_MODELS
+from labctl.model.lab import Host, Lab
+from labctl.model.nic import NIC_MODELS, Hypervisor
 from labctl.model.scenario import OTHER_HOST, OWN_HOST, Scenario
-from labctl.model.settings import Level
+from labctl.model.settings import SETTINGS, Level
 from labctl.spec.campaign import WHAT, campaign_of, load_campaign_document
 from labctl.spec.lab import lab_of, load_lab_document
 from labctl.spec.levels import spoken
@@ -55,16 +55,23 @@ def cross_check(campaign: Campaign, lab: Lab, *, document: Document | None = Non
 
 def scenario_obstacle(scenario: Scenario, lab: Lab) -> str:
     """Why no run of the scenario can take place in the lab, in a sentence; empty when one can."""
-    endpoints = [host for host in lab.hosts.values() if host.address is not None and host.ssh is not None]
+    endpoints = [host for host in lab.hosts.values() if host.can_be_endpoint]
+    needed = endpoint_keys(lab.hosts.values())
     if scenario is Scenario.CROSS_HOST and len(lab.hosts) < 2:
         return f"cross-host needs two hosts, and the lab {lab.name} has one"
     if scenario is Scenario.DURING_MIGRATION and not lab.migration_pairs:
         return f"no two hosts of the lab {lab.name} have a migration path"
     if scenario is Scenario.HOST_TO_HOST and not endpoints:
-        return f"no host of the lab {lab.name} has `address` and `ssh`, so none can be an endpoint itself"
+        return f"no host of the lab {lab.name} has {needed}, so none can be an endpoint itself"
     if scenario.has_peer and not endpoints and not lab.machines:
-        return f"the lab {lab.name} has no machine, and no host with `address` and `ssh`, to be the other endpoint"
+        return f"the lab {lab.name} has no machine, and no host with {needed}, to be the other endpoint"
     return ""
+
+
+def endpoint_keys(hosts: Iterable[Host]) -> str:
+    """The keys that one of these hosts must have to be an endpoint itself, in words."""
+    windows = all(host.hypervisor is Hypervisor.HYPERV for host in hosts)
+    return "`address`" if windows else "`address` and `ssh`"
 
 
 def _joined(errors: list[SpecError]) -> SpecError:
@@ -103,6 +110,7 @@ def _unknown_names(campaign: Campaign, lab: Lab, document: Document | None, file
             near = nearest(word, names)
             yield _problem(document, file, path, message, value=word, allowed=", ".join(names), near=near)
     yield from _default_image(campaign, lab, document, file)
+    yield from _default_adapter(campaign, models, lab, document, file)
 
 
 def _default_image(campaign: Campaign, lab: Lab, document: Document | None, file: str) -> Iterator[Problem]:
@@ -110,6 +118,16 @@ def _default_image(campaign: Campaign, lab: Lab, document: Document | None, file
     if not named and "probe" not in lab.images and any(scenario.vms for scenario in campaign.scenarios):
         message = f"no `image` is named, and the lab {lab.name} has no image `probe`, which is the default"
         yield _problem(document, file, ("settings",), message, allowed=", ".join(lab.images))
+
+
+def _default_adapter(
+    campaign: Campaign, models: list[str], lab: Lab, document: Document | None, file: str
+) -> Iterator[Problem]:
+    named = any(name == "nic_model" for _, name, _ in _levels(campaign))
+    default = SETTINGS["nic_model"].default
+    if not named and default not in models and any(scenario.vms for scenario in campaign.scenarios):
+        message = f"no `nic_model` is named, and {default}, which is the default, is no adapter of the lab {lab.name}"
+        yield _problem(document, file, ("settings",), message, allowed=", ".join(models))
 
 
 def _levels(campaign: Campaign) -> Iterator[tuple[KeyPath, str, Level]]:

@@ -160,7 +160,7 @@ def _customisation(image: ImageField, path: KeyPath, spec: LabFile, document: Do
     customisation, at = customisation_of(image, static=static), (*path, "customisation")
     if hypervisor is Hypervisor.KVM:
         if customisation is not Customisation.NONE:
-            message = "KVM guests learn their address from the kernel command line, or by DHCP"
+            message = "KVM guests learn their address from the kernel command line"
             yield document.problem(at, message, allowed="none")
     elif customisation is Customisation.GUESTINFO and hypervisor is not Hypervisor.VSPHERE:
         yield document.problem(

@@ -99,6 +99,9 @@ def _network_problems(spec: LabFile, document: Document) -> Iterator[Problem]:
     for name, network in spec.networks.items():
         path: KeyPath = ("networks", name)
         yield from _vlan(name, spec, document)
+        if network.addressing == "dhcp" and any(host.hypervisor is Hypervisor.KVM for host in spec.hosts.values()):
+            message = "KVM guests get their address with their kernel command line, never by DHCP"
+            yield document.problem((*path, "addressing"), message, allowed="static, with `guest_range`")
         if network.addressing == "static" and network.guest_range is None:
             yield document.problem(path, "with static addressing VMs need a `guest_range`", at_key=True)
         if network.guest_range is None:

@@ -259,6 +259,7 @@ class VmRecord:
     role: str
     mac: str
     address: str
+    """With its prefix length; empty until a DHCP server has given one."""
     shape: str
     state: str
     migrations: int = 0

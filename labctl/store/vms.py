@@ -20,6 +20,7 @@ _TAKEN = select(vms.c.address).where(vms.c.lab == bindparam("lab"), THERE)
 _IS_TAKEN = _TAKEN.where(
     or_(vms.c.address == bindparam("bare"), vms.c.address.like(bindparam("with_prefix_length")))
 ).limit(1)
+_MACS = select(vms.c.mac).where(THERE)
 _CHANGE = (
     update(vms)
     .where(vms.c.uuid == bindparam("vm"))
@@ -27,6 +28,7 @@ _CHANGE = (
         state=func.coalesce(bindparam("new_state", type_=String), vms.c.state),
         gone=case((bindparam("new_state", type_=String) == "gone", bindparam("now", type_=Float)), else_=vms.c.gone),
         host=func.coalesce(bindparam("new_host", type_=String), vms.c.host),
+        address=func.coalesce(bindparam("new_address", type_=String), vms.c.address),
         migrations=vms.c.migrations + bindparam("more"),
     )
 )
@@ -88,11 +90,41 @@ class Vms(Room):
             todo="Widen `guest_range` of the test network in the lab file, or resume the campaign that left its VMs behind.",
         )
 
+    def record_vm_without_address(
+        self, build: Callable[[int], VmRecord], *, serials: int, after: int, durable: bool = True
+    ) -> VmRecord:
+        """Record a VM that is about to be created and will get its address from a DHCP server.
+
+        `build` makes the record with one of so many serial numbers, which are searched from `after` on for one whose MAC no
+        VM has that may still exist. `durable` is as for `record_vm`. Raises `LabError` (`addresses`) when none is free.
+        """
+        record = build(after % serials)
+        with self._db.writing(durable=durable) as db:
+            require_claimed(db, record.attempt_id)
+            taken = set(db.execute(_MACS).scalars())
+            for offset in range(min(serials, len(taken) + 1)):
+                record = build((after + offset) % serials)
+                if record.mac not in taken:
+                    db.execute(_CREATE, record.__dict__ | {"created": clock.now()})
+                    return record
+        raise LabError(
+            "No free MAC address is left for another VM.",
+            kind="addresses",
+            todo="Resume the campaign that left its VMs behind, or see `labctl reap`.",
+        )
+
     def change_vm(
-        self, vm_uuid: str, *, state: str | None = None, host: str | None = None, migrated: bool = False
+        self,
+        vm_uuid: str,
+        *,
+        state: str | None = None,
+        host: str | None = None,
+        address: str | None = None,
+        migrated: bool = False,
     ) -> None:
-        """Record what became of a VM: parked, gone, on another host, migrated once more."""
-        change = {"vm": vm_uuid, "new_state": state, "new_host": host, "more": int(migrated), "now": clock.now()}
+        """Record what became of a VM: parked, gone, on another host, with the address that it got, migrated once more."""
+        change: dict[str, str | float | None] = {"vm": vm_uuid, "more": int(migrated), "now": clock.now()}
+        change |= {"new_state": state, "new_host": host, "new_address": address}
         with self._db.writing(alone=False) as db:
             db.execute(_CHANGE, change)
 

@@ -29,7 +29,7 @@ hosts:
     migration_address: 198.51.100.2
   c: {hypervisor: kvm, uri: "qemu+ssh://c/system"}
   v: {hypervisor: vsphere, uri: "https://v/sdk"}
-networks: {data: {bridge: br0, addressing: dhcp}}
+networks: {data: {bridge: br0, guest_range: [192.0.2.100, 192.0.2.199]}}
 images: {probe: {kind: kernel, kernel: /k, initrd: /i, drivers: [virtio, e1000]}}
 migration: {pairs: [[a, b]], one_way: yes}
 """

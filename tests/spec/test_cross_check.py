@@ -16,7 +16,7 @@ lab: bare
 hosts:
   a: {hypervisor: kvm, uri: "qemu:///system"}
   b: {hypervisor: kvm, uri: "qemu+ssh://b/system"}
-networks: {data: {bridge: br0, addressing: dhcp}}
+networks: {data: {bridge: br0, guest_range: [192.0.2.100, 192.0.2.199]}}
 images: {debian: {kind: disk, disk: /d.qcow2}}
 """
 

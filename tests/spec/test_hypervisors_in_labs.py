@@ -302,7 +302,7 @@ def test_passwords_in_a_lab_file_are_refused_and_never_shown(full: str, old: str
 
 
 def test_kvm_hosts_have_a_uri_and_nothing_of_the_others() -> None:
-    kvm = "lab: x\nhosts: {{a: {{hypervisor: kvm{}}}}}\nnetworks: {{d: {{bridge: b, addressing: dhcp}}}}\n"
+    kvm = "lab: x\nhosts: {{a: {{hypervisor: kvm{}}}}}\nnetworks: {{d: {{bridge: b, guest_range: [192.0.2.100, 192.0.2.199]}}}}\n"
     assert parse_lab(kvm.format(', uri: "qemu:///system"')).hosts["a"].uri == "qemu:///system"
     (problem,) = mistakes(kvm.format(""))
     assert problem.message == "a host of kvm needs `uri`"
@@ -325,7 +325,7 @@ def test_kvm_hosts_have_a_uri_and_nothing_of_the_others() -> None:
 def test_images_that_no_kvm_host_can_use(image: str, key: str, words: str) -> None:
     (problem,) = mistakes(
         "lab: x\nhosts: {a: {hypervisor: kvm, uri: 'qemu:///system'}}\n"
-        f"networks: {{d: {{bridge: b, addressing: dhcp}}}}\nimages: {{i: {image}}}\n"
+        f"networks: {{d: {{bridge: b, guest_range: [192.0.2.100, 192.0.2.199]}}}}\nimages: {{i: {image}}}\n"
     )
     assert problem.key == key
     assert words in problem.message

@@ -286,6 +286,34 @@ def test_no_two_living_vms_have_one_address(store: Store) -> None:
     assert record(5).address == given[2].address
 
 
+def test_no_two_living_vms_without_an_address_have_one_mac(store: Store) -> None:
+    """L12, M17: on networks with DHCP."""
+    campaign = submit(store)
+    handle = started_and_claimed(store, campaign)
+
+    def record(number: int) -> VmRecord:
+        values = vm_for(handle, campaign, str(number))
+        return store.record_vm_without_address(
+            lambda serial: VmRecord(**(values | {"mac": f"02:00:00:00:00:0{serial}"}), address=""),
+            serials=4,
+            after=number * 4,
+        )
+
+    given = [record(number) for number in range(4)]
+    assert len({vm.mac for vm in given}) == 4
+    store.change_vm("1", address="192.0.2.7/24")
+    found = store.vm("1")
+    assert found is not None
+    assert (found.address, found.mac) == ("192.0.2.7/24", given[1].mac)
+    with pytest.raises(LabError, match="No free MAC address"):
+        record(4)
+    store.change_vm("2", state="gone")
+    assert record(5).mac == given[2].mac
+    store.lose_attempts([handle.id], WORKER_LOST)
+    with pytest.raises(AttemptCancelled):
+        record(6)
+
+
 def test_a_parked_vm_is_taken_once_and_only_when_it_fits(store: Store) -> None:
     campaign = submit(store)
     handle = started_and_claimed(store, campaign)

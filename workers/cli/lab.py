@@ -10,7 +10,7 @@ import click
 
 from labctl.errors import SpecError
 from labctl.model.lab import Lab
-from workers.check import check_members
+from workers.check import MemberCheck, check_members
 from workers.locallab import embedded
 
 DEFAULT_LAB = Path("configs/labs/local.yaml")
@@ -67,19 +67,28 @@ def status(context: click.Context, lab_file: Path | None, as_json: bool) -> None
 @click.option("--json", "as_json", is_flag=True, help="The same facts for programs.")
 @click.pass_context
 def check(context: click.Context, lab_file: Path | None, as_json: bool) -> None:
-    """Connect to every host and machine; list facts, and what to do where one can't be used. Exit code 3 then."""
+    """Connect to every host and machine; list facts, what is missing, and what to do about it. Exit code 3 then."""
     found = check_members(_load(lab_file))
     if as_json:
         click.echo(json.dumps([asdict(item) for item in found], indent=2))
     else:
         for item in found:
-            click.echo(f"{item.name:<12} {item.way:<16} {item.problem or 'ok'}")
-            if item.todo:
-                click.echo(f"{'':<29} what to do: {item.todo}")
-            for name, value in item.facts.items():
-                click.echo(f"{'':<29} {name} = {value}")
+            _say_check(item)
     if any(item.problem for item in found):
         context.exit(3)
+
+
+def _say_check(item: MemberCheck) -> None:
+    first = "something is missing" if item.lacks else item.problem or "ok"
+    click.echo(f"{item.name:<12} {item.way:<16} {first}")
+    for lack in item.lacks:
+        click.echo(f"{'':<29} missing: {lack.what}")
+        if lack.todo:
+            click.echo(f"{'':<29} what to do: {lack.todo}")
+    if item.todo:
+        click.echo(f"{'':<29} what to do: {item.todo}")
+    for name, value in item.facts.items():
+        click.echo(f"{'':<29} {name} = {value}")
 
 
 def _load(lab_file: Path | None) -> Lab:
