@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, ip_address
 
 from pyVmomi import vim
 
@@ -44,7 +44,7 @@ def expected_subnets(network: Network, hosts: Sequence[Host]) -> tuple[IPv4Netwo
     """Where addresses on the test network are, as far as the lab file tells: by its guest range, or by the addresses of
     hosts on it. Empty: it doesn't tell."""
     if network.guest_range is not None:
-        return (ip_network(f"{network.guest_range[0]}/{network.prefix_length}", strict=False),)
+        return (IPv4Network(f"{network.guest_range[0]}/{network.prefix_length}", strict=False),)
     return tuple(dict.fromkeys(host.address.network for host in hosts if host.address is not None))
 
 

@@ -17,7 +17,6 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from pyVmomi import vim
 
-from labctl.errors import LabError
 from workers.guard import Deadline
 from workers.hypervisors.vsphere.connection import Session, said
 from workers.hypervisors.vsphere.inventory import properties
