@@ -9,7 +9,7 @@ A task's life is a `TaskInfo`: queued, running, then success or error. Its times
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -79,28 +79,21 @@ def begin(session: Session, call: Callable[[], vim.Task], *, entity: vim.Managed
         ) from lost
 
 
-def recent(
-    session: Session,
-    *,
-    operation: str,
-    entity: vim.ManagedEntity | None = None,
-    since: float = 0.0,
-    running: bool = False,
-) -> tuple[vim.Task, ...]:
-    """Recent tasks, whoever's they are, by what they do (`VirtualMachine.clone`): to one object, queued since then, or only
-    those that have not ended. Two calls, whatever their number."""
-    tasks = tuple(session.content.taskManager.recentTask)
-    found = []
-    for task, state, info in _infos(session, tasks):
-        wanted = (
-            same_operation(info.descriptionId, operation)
-            and (entity is None or info.entity == entity)
-            and (state.queued or 0.0) >= since
-            and not (running and state.over)
-        )
-        if wanted:
-            found.append(task)
-    return tuple(found)
+def recent(session: Session, *, operation: str, entity: vim.ManagedEntity, since: float = 0.0) -> tuple[vim.Task, ...]:
+    """Recent tasks on an object, whoever's they are, by what they do (`VirtualMachine.clone`), queued since then, ended or
+    not. Two calls, whatever their number."""
+    return tuple(
+        task
+        for task, state, info in _recent(session, operation)
+        if info.entity == entity and (state.queued or 0.0) >= since
+    )
+
+
+def in_progress(session: Session, operation: str, *, names: Collection[str]) -> tuple[vim.Task, ...]:
+    """Tasks that have not ended, on objects of these names, whoever's they are. Two calls, whatever their number."""
+    return tuple(
+        task for task, state, info in _recent(session, operation) if info.entityName in names and not state.over
+    )
 
 
 def same_operation(one: str, other: str) -> bool:
@@ -223,9 +216,13 @@ class Pace:
         self._next = min(self._next * 1.5, self._most)
 
 
-def _infos(session: Session, tasks: tuple[vim.Task, ...]) -> list[tuple[vim.Task, TaskState, vim.TaskInfo]]:
-    rows = properties(session, tasks, ("info",))
-    return [(row.ref, _state(row.ref._GetMoId(), row["info"]), row["info"]) for row in rows]
+def _recent(session: Session, operation: str) -> list[tuple[vim.Task, TaskState, vim.TaskInfo]]:
+    rows = properties(session, tuple(session.content.taskManager.recentTask), ("info",))
+    return [
+        (row.ref, _state(row.ref._GetMoId(), row["info"]), row["info"])
+        for row in rows
+        if same_operation(row["info"].descriptionId, operation)
+    ]
 
 
 def _state(key: str, info: vim.TaskInfo) -> TaskState:

@@ -1,0 +1,182 @@
+"""Where the disks of VMs come from, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from pyVmomi import vim, vmodl
+
+from labctl.errors import LabError
+from labctl.model.lab import Cloning, Image
+from workers.guard import Deadline
+from workers.hypervisors.base import NAME_PREFIX
+from workers.hypervisors.vsphere import tasks
+from workers.hypervisors.vsphere.connection import Session
+from workers.hypervisors.vsphere.faults import lab_error
+from workers.hypervisors.vsphere.inventory import Item, Row, choose, listing, plain, properties, related
+from workers.hypervisors.vsphere.places import HostPlace, VmPlace
+
+_LOG = logging.getLogger(__name__)
+
+_TEMPLATE = ("name", "config.guestId", "config.version", "config.hardware.device", "snapshot", "runtime.powerState")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """A template, or a VM that is used as one."""
+
+    ref: vim.VirtualMachine
+    name: str
+    guest_id: str
+    version: str
+    """Its hardware version: `vmx-19`."""
+    snapshot: vim.vm.Snapshot | None
+    """The current one, which linked clones are made from."""
+
+
+def find_template(at: HostPlace, image: Image) -> Template:
+    """The template of an image, in the datacenter of the host that it is to be used on.
+
+    With an inventory path two calls; with a name four, and one for each further page of the datacenter's VMs. Raises
+    `LabError` (`create-failed`): there is none, there are several, or it lacks what linked clones need.
+    """
+    ref = _by_path(at, image.template) if "/" in image.template else None
+    row = _template_row(at.session, ref if ref is not None else _by_name(at, image))
+    snapshot = row["snapshot"].currentSnapshot if row["snapshot"] is not None else None
+    if snapshot is None and image.clone is Cloning.LINKED:
+        raise LabError(
+            f"Template {image.template} has no snapshot, so it can't be cloned as image {image.name} asks for.",
+            kind="create-failed",
+            why="A linked clone reads what was never written from a snapshot of its template.",
+            todo=f"Take a snapshot of {image.template} (convert it to a VM for that), or set `clone: full` for "
+            f"images.{image.name} in the lab file.",
+            host=at.name,
+        )
+    return Template(
+        ref=row.ref,
+        name=plain(row["name"]),
+        guest_id=str(row["config.guestId"] or ""),
+        version=str(row["config.version"] or ""),
+        snapshot=snapshot,
+    )
+
+
+def clone_spec(place: VmPlace, template: Template, image: Image, config: vim.vm.ConfigSpec) -> vim.vm.CloneSpec:
+    """How a VM comes from a template: host, pool, datastore are all named, so that none is the template's."""
+    linked = image.clone is Cloning.LINKED
+    location = vim.vm.RelocateSpec(
+        host=place.at.host,
+        pool=place.pool,
+        datastore=place.datastore,
+        diskMoveType="createNewChildDiskBacking" if linked else "moveAllDiskBackingsAndDisallowSharing",
+    )
+    return vim.vm.CloneSpec(
+        location=location,
+        config=config,
+        snapshot=template.snapshot if linked else None,
+        powerOn=False,
+        template=False,
+    )
+
+
+def remove_folder(session: Session, at: HostPlace, files: str, *, name: str, deadline: Deadline) -> None:
+    """See that the folder of a VM that was destroyed is gone, and remove what is left of it (`.lck`, logs).
+
+    Only a folder that has the VM's name is removed. Where labctl may not look into the datastore, nothing is known and
+    nothing done. Raises `LabError` of kind `vsphere` when files can't be removed.
+    """
+    datastore, folder = split_path(files)
+    path = f"[{datastore}] {folder}"
+    ref = next((row.ref for row in _datastores(session, at) if plain(row["name"]) == datastore), None)
+    if ref is None or not _is_of(folder, name):
+        return
+    try:
+        if not _is_there(session, ref, path, deadline):
+            return
+        manager = session.content.fileManager
+        tasks.run(
+            session,
+            lambda: manager.DeleteDatastoreFile_Task(name=path, datacenter=at.datacenter),
+            entity=at.datacenter,
+            operation="FileManager.deleteFile",
+            deadline=deadline,
+        )
+    except vim.fault.FileNotFound:
+        return
+    except vim.fault.NoPermission as fault:
+        _LOG.debug("What is left of %s in %s is not known: %s", name, path, fault.privilegeId)
+    except vmodl.MethodFault as fault:
+        what = f"Files of the VM {name} are left in {path} after it was destroyed."
+        raise lab_error(at.name, what, fault, kind="vsphere", todo=f"Remove the folder {path} by hand.") from fault
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Datastore and folder of `[datastore] folder/file`."""
+    datastore, _, rest = path.removeprefix("[").partition("] ")
+    return datastore, rest.rpartition("/")[0]
+
+
+def _is_of(folder: str, name: str) -> bool:
+    """Whether a folder is that of a VM of ours: named like it, or with a number where vSphere found the name taken."""
+    rest = folder.removeprefix(name)
+    numbered = rest.startswith("_") and rest[1:].isdigit()
+    return name.startswith(NAME_PREFIX) and folder.startswith(name) and (not rest or numbered)
+
+
+def _is_there(session: Session, datastore: vim.Datastore, path: str, deadline: Deadline) -> bool:
+    browser = datastore.browser
+    try:
+        tasks.run(
+            session,
+            lambda: browser.SearchDatastore_Task(datastorePath=path, searchSpec=None),
+            entity=datastore,
+            operation="HostDatastoreBrowser.searchDatastore",
+            deadline=deadline,
+        )
+    except vim.fault.FileNotFound:
+        return False
+    return True
+
+
+def _datastores(session: Session, at: HostPlace) -> list[Row]:
+    return related(session, at.host, "datastore", vim.Datastore, ("name",))
+
+
+def _by_path(at: HostPlace, path: str) -> Any:  # noqa: ANN401
+    return at.session.content.searchIndex.FindByInventoryPath(inventoryPath=path.strip("/"))
+
+
+def _by_name(at: HostPlace, image: Image) -> Any:  # noqa: ANN401
+    """The one VM or template of this name in the datacenter."""
+    session = at.session
+    wanted = image.template
+    rows = listing(session, at.datacenter, {vim.VirtualMachine: ("name", "parent")})
+    named = [row for row in rows if plain(row["name"] or "") == wanted]
+    paths = {row.ref: _path(session, row) for row in named} if len(named) > 1 else {}
+    items = [
+        Item(ref=row.ref, name=plain(row["name"] or ""), path=paths.get(row.ref, ""), row=row)
+        for row in (named or rows)
+    ]
+    key = f"images.{image.name}.template"
+    return choose(items, wanted, what="template", where=f"The datacenter of host {at.name}", key=key).ref
+
+
+def _path(session: Session, row: Row) -> str:
+    """The inventory path of an object, by a call for each folder above it."""
+    parts, parent = [plain(row["name"])], row["parent"]
+    while parent is not None and parent != session.content.rootFolder:
+        rows = properties(session, (parent,), ("name", "parent"))
+        if not rows:
+            break
+        parts.append(plain(rows[0]["name"]))
+        parent = rows[0]["parent"]
+    return "/" + "/".join(reversed(parts))
+
+
+def _template_row(session: Session, ref: Any) -> Row:  # noqa: ANN401
+    rows = properties(session, (ref,), _TEMPLATE)
+    if not rows:
+        raise LabError("The template was removed while it was looked at.", kind="create-failed")
+    return rows[0]
