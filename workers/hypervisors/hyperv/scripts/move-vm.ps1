@@ -1,0 +1,65 @@
+# Moves a running VM to another host. Runs as a job, and tells its progress while it does.
+#
+# In:  id (VMId), destination (the host's name for the other), storage (folder there; empty: the files stay)
+# Progress: percent, state (number of Msvm_MigrationJob.JobState; 2 and 3: it waits), elapsedMs
+# Out: queuedMs (how long it was seen to wait for its turn), totalMs (with that)
+# Errors: not-found; move-failed with active, maximum, code
+param(
+    [Parameter(Mandatory = $true)]
+    [psobject] $Document
+)
+
+$space = 'root\virtualization\v2'
+$id = ([guid] $Document.id).ToString()
+
+function Get-MigrationJob {
+    # The migration of this VM that is new, starting or running.
+    @(Get-CimInstance -Namespace $space -ClassName Msvm_MigrationJob |
+            Where-Object { $_.VirtualSystemName -eq $id -and $_.JobState -in 2, 3, 4 })
+}
+
+$vm = @(Get-VM | Where-Object { $_.VMId -eq [guid] $id })
+if ($vm.Count -ne 1) {
+    Stop-Script -Kind 'not-found' -Message "The host has no VM $id."
+}
+$vm = $vm[0]
+$move = @{ VM = $vm; DestinationHost = $Document.destination; AsJob = $true }
+if ($Document.storage -ne '') {
+    $move['IncludeStorage'] = $true
+    $move['DestinationStoragePath'] = $Document.storage
+}
+$watch = [System.Diagnostics.Stopwatch]::StartNew()
+$queuedMs = [long] 0
+$job = Move-VM @move
+while ($job.State.ToString() -in 'NotStarted', 'Running', 'Blocked') {
+    $current = @(Get-MigrationJob)
+    if ($current.Count -gt 0) {
+        if ($current[0].JobState -ne 4) {
+            $queuedMs = [long] $watch.ElapsedMilliseconds
+        }
+        Write-JobProgress @{
+            percent   = [int] $current[0].PercentComplete
+            state     = [int] $current[0].JobState
+            elapsedMs = [long] $watch.ElapsedMilliseconds
+        }
+    }
+    [void] (Wait-Job -Job $job -Timeout 1)
+}
+$watch.Stop()
+try {
+    [void] (Receive-Job -Job $job -ErrorAction Stop)
+    if ($job.State.ToString() -ne 'Completed') {
+        throw "Move-VM has ended in the state $($job.State)."
+    }
+} catch {
+    $service = Get-CimInstance -Namespace $space -ClassName Msvm_VirtualSystemMigrationService
+    Stop-Script -Kind 'move-failed' -Message $_.Exception.Message -Detail @{
+        active  = [int] $service.ActiveVirtualSystemMigrationCount
+        maximum = [int] (Get-VMHost).MaximumVirtualMachineMigrations
+        code    = [long] $_.Exception.HResult
+    }
+}
+@{
+    queuedMs = $queuedMs
+    totalMs  = [long] $watch.ElapsedMilliseconds
+}

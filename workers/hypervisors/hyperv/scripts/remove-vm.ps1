@@ -1,0 +1,55 @@
+# Ends a VM of ours, and removes it and its folder. The mark is looked at again, in the moment before.
+#
+# In:  id (VMId; empty: only the folder), uuid (ours), name, folder
+# Out: present: whether the VM is still there, folder: whether its folder still is
+# Errors: not-ours, folder-in-use
+param(
+    [Parameter(Mandatory = $true)]
+    [psobject] $Document
+)
+
+if ((Split-Path -Leaf $Document.folder) -ne "labctl-$([guid] $Document.uuid)") {
+    Stop-Script -Kind 'not-ours' -Message "The folder $($Document.folder) is not that of VM $($Document.uuid)."
+}
+
+if ($Document.id -ne '') {
+    $vm = @(Get-VM | Where-Object { $_.VMId -eq [guid] $Document.id })
+    if ($vm.Count -eq 1) {
+        $vm = $vm[0]
+        $marked = "`"vm`": `"$($Document.uuid)`""
+        if ($vm.VMName -ne $Document.name -or -not ([string] $vm.Notes).Contains($marked)) {
+            Stop-Script -Kind 'not-ours' -Message "The VM $($vm.VMName) doesn't carry the mark of VM $($Document.uuid)."
+        }
+        if ($vm.State -ne 'Off') {
+            Stop-VM -VM $vm -TurnOff -Force
+        }
+        $assigned = @()
+        if (Get-Command Get-VMAssignableDevice -ErrorAction SilentlyContinue) {
+            $assigned = @(Get-VMAssignableDevice -VM $vm)
+        }
+        foreach ($device in $assigned) {
+            # Back to the host: dismounted, it would be of no use to anybody.
+            Remove-VMAssignableDevice -VM $vm -LocationPath $device.LocationPath
+            Mount-VMHostAssignableDevice -LocationPath $device.LocationPath
+            foreach ($found in @(Get-PnpDevice -Class Net)) {
+                $paths = (Get-PnpDeviceProperty -InstanceId $found.InstanceId -KeyName 'DEVPKEY_Device_LocationPaths').Data
+                if (@($paths) -contains $device.LocationPath) {
+                    Enable-PnpDevice -InstanceId $found.InstanceId -Confirm:$false
+                }
+            }
+        }
+        Remove-VM -VM $vm -Force
+    }
+}
+
+$users = @(Get-VM | Where-Object { ([string] $_.Path).StartsWith($Document.folder, 'OrdinalIgnoreCase') })
+if ($users.Count -gt 0) {
+    Stop-Script -Kind 'folder-in-use' -Message "The VM $($users[0].VMName) is in the folder $($Document.folder)."
+}
+if (Test-Path -LiteralPath $Document.folder) {
+    Remove-Item -LiteralPath $Document.folder -Recurse -Force
+}
+@{
+    present = ($Document.id -ne '' -and @(Get-VM | Where-Object { $_.VMId -eq [guid] $Document.id }).Count -gt 0)
+    folder  = [bool] (Test-Path -LiteralPath $Document.folder)
+}
