@@ -128,7 +128,9 @@ class WinrmEndpoint:
         if action == "Command":
             self._cut_if("cut_command")
             line = " ".join(
-                filter(None, (message.text("rsp:CommandLine/rsp:Command"), message.text("rsp:CommandLine/rsp:Arguments")))
+                filter(
+                    None, (message.text("rsp:CommandLine/rsp:Command"), message.text("rsp:CommandLine/rsp:Arguments"))
+                )
             )
             return messages.started(message, self.shells.start(message.shell, user, line, self._program(identity)))
         if action == "Send":
