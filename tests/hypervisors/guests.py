@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from ipaddress import IPv4Interface
 
 from labctl.errors import LabError
-from labctl.model.lab import Image, Lab
+from labctl.model.lab import Customisation, Image, Lab
+from labctl.model.nic import Hypervisor
 from labctl.model.order import MigrationOrder, VmShape
 from labctl.model.scenario import Side
 from workers.channels.base import Channel
 from workers.guard import Guard
-from workers.hypervisors.base import OwnershipMark, Vm, VmRequest
-from workers.hypervisors.kvm.driver import KvmDriver
+from workers.hypervisors.base import OwnershipMark, Vm, VmDriver, VmRequest
 from workers.hypervisors.simulated.driver import SimulatedDriver
+from workers.machines import DRIVERS
 
 STORE = "store-of-tests"
 BOOT_SECONDS = 90.0
@@ -25,22 +27,64 @@ BOOT_SECONDS = 90.0
 _numbers = itertools.count(1)
 
 
-AnyDriver = KvmDriver | SimulatedDriver
+@dataclass(frozen=True, kw_only=True)
+class Habits:
+    """How the tests' guests of one hypervisor are asked for."""
+
+    nic_model: str
+    another_nic_model: str
+    never_boots: Callable[[Image], Image]
+    """An image that the hypervisor starts and in which nothing ever runs."""
 
 
-def driver_of(lab: Lab, *, store: str, guard: Guard) -> AnyDriver:
-    """The driver of a lab's hosts: of KVM, or of a lab that only pretends."""
-    kind = SimulatedDriver if lab.simulated is not None else KvmDriver
-    return kind(lab, store=store, guard=guard)
+HABITS = {
+    Hypervisor.KVM: Habits(
+        nic_model="virtio",
+        another_nic_model="e1000",
+        never_boots=lambda image: replace(image, initrd="", command_line=""),
+    ),
+    Hypervisor.HYPERV: Habits(
+        nic_model="synthetic",
+        another_nic_model="sr-iov",
+        never_boots=lambda image: replace(
+            image, disk=image.disk.replace("probe", "never-boots"), customisation=Customisation.NONE
+        ),
+    ),
+}
+
+
+def driver_of(lab: Lab, store: str, guard: Guard) -> VmDriver:
+    """The driver of a lab's hosts, or of a lab that only pretends."""
+    if lab.simulated is not None:
+        return SimulatedDriver(lab, store=store, guard=guard)
+    module, _, name = DRIVERS[hypervisor_of(lab)].partition(":")
+    driver: VmDriver = getattr(import_module(module), name)(lab, store=store, guard=guard)
+    return driver
+
+
+def hypervisor_of(lab: Lab) -> Hypervisor:
+    """The hypervisor of a lab's hosts."""
+    (hypervisor,) = {host.hypervisor for host in lab.hosts.values()}
+    return hypervisor
 
 
 class Guests:
     """A driver of the hosts of a lab, with a record of what it was asked to create."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        *,
+        make: Callable[[Lab, str, Guard], VmDriver] = driver_of,
+        slow_down: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`slow_down` is called before a migration that has to take longer than an order's bandwidth would let it."""
         self.lab = lab
+        self.habits = HABITS[hypervisor_of(lab)]
         self.guard = Guard()
-        self.driver = driver_of(lab, store=STORE, guard=self.guard)
+        self._make = make
+        self._slow_down = slow_down
+        self.driver = make(lab, STORE, self.guard)
         self.made: list[Vm] = []
 
     def request(self, *, image: Image | None = None, passthrough: str = "", **shape: object) -> VmRequest:
@@ -51,7 +95,7 @@ class Guests:
         identity = uuid.uuid4()
         values = {
             "image": "probe",
-            "nic_model": "virtio",
+            "nic_model": self.habits.nic_model,
             "vcpus": 1,
             "memory": 192 * 2**20,
             "queues": 1,
@@ -88,15 +132,25 @@ class Guests:
         channel.wait_ready(timeout=BOOT_SECONDS)
         return vm, channel
 
-    def another_driver(self, *, lab: Lab | None = None, store: str = STORE) -> AnyDriver:
+    def a_slow_order(self) -> MigrationOrder:
+        """A migration that would take much longer than its deadline of a second."""
+        self._slow_down()
+        return an_order(bandwidth=8 * 2**20, deadline=1.0)
+
+    def another_driver(self, *, lab: Lab | None = None, store: str = STORE) -> VmDriver:
         """A driver that knows nothing of what this one did."""
-        return driver_of(lab or self.lab, store=store, guard=Guard())
+        return self._make(lab or self.lab, store, Guard())
 
 
 @contextmanager
-def guests_of(lab: Lab) -> Iterator[Guests]:
+def guests_of(
+    lab: Lab,
+    *,
+    make: Callable[[Lab, str, Guard], VmDriver] = driver_of,
+    slow_down: Callable[[], object] = lambda: None,
+) -> Iterator[Guests]:
     """`Guests` of a lab, all gone at the end."""
-    guests = Guests(lab)
+    guests = Guests(lab, make=make, slow_down=slow_down)
     try:
         yield guests
     finally:
