@@ -18,6 +18,7 @@ from labctl.model.settings import Level
 from labctl.plan.applicability import HOSTS
 from labctl.plan.choose import Places, Resources, WaitingRun
 from labctl.plan.estimate import Costs, run_seconds
+from labctl.plan.hypervisors import hosts_for_vms
 from labctl.plan.matrix import Matrix
 from labctl.plan.placement import find_placements, hosts_for
 from labctl.plan.resolve import resolve
@@ -78,8 +79,9 @@ class KnownCampaign:
         found = self._cells.get(key)
         if found is None:
             settings = settings_of(self.campaign, cell)
-            nic_model, peer = settings.get("nic_model", ""), settings.get("peer", OWN_HOST)
-            spots = self._spots_of(cell.scenario, hosts_for(settings, self.lab), str(nic_model), str(peer))
+            nic_model, image = str(settings.get("nic_model", "")), str(settings.get("image", ""))
+            peer = str(settings.get("peer", OWN_HOST))
+            spots = self._spots_of(cell.scenario, hosts_for(settings, self.lab), nic_model, image, peer)
             found = KnownCell(spots=spots, order=resolve(self.campaign, cell, self.lab, placement=spots.placements[0]))
             if len(self._cells) >= _MOST_CELLS:
                 self._cells.clear()
@@ -166,20 +168,20 @@ class KnownCampaign:
     def _all_places(self) -> frozenset[Places]:
         """The places of all runs that the campaign can have."""
         found: set[Places] = set()
-        for scenario, (hosts, nic_model, peer) in Matrix(self.campaign, self.lab).tally(HOSTS, "nic_model", "peer"):
+        asked = HOSTS, "nic_model", "image", "peer"
+        for scenario, (hosts, nic_model, image, peer) in Matrix(self.campaign, self.lab).tally(*asked):
             assert isinstance(hosts, frozenset)
-            found.add(self._spots_of(scenario, hosts, str(nic_model), str(peer)).places)
+            found.add(self._spots_of(scenario, hosts, str(nic_model), str(image), str(peer)).places)
         return frozenset(found)
 
-    def _spots_of(self, scenario: Scenario, hosts: frozenset[str], nic_model: str, peer: str) -> Spots:
+    def _spots_of(self, scenario: Scenario, hosts: frozenset[str], nic_model: str, image: str, peer: str) -> Spots:
         """One for all cells that have the same placements: an adapter that all hosts have is as good as another."""
         if scenario.vms:
-            model = NIC_MODELS[nic_model]
-            hosts = frozenset(name for name in hosts if self.lab.hosts[name].hypervisor in model.hypervisors)
+            hosts = frozenset(host.name for host in hosts_for_vms(hosts, nic_model, image, self.lab))
         device = nic_model if scenario.vms and NIC_MODELS[nic_model].passthrough else ""
         key = scenario, hosts, device, peer if scenario.has_peer else ""
         if key not in self._spots:
-            found, _ = find_placements(scenario, self.lab, hosts=hosts, nic_model=nic_model, peer=peer)
+            found, _ = find_placements(scenario, self.lab, hosts=hosts, nic_model=nic_model, image=image, peer=peer)
             self._spots[key] = self._make_spots(scenario, found)
         return self._spots[key]
 

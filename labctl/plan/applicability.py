@@ -16,8 +16,9 @@ from labctl.model.nic import NIC_MODELS, Hypervisor
 from labctl.model.offloads import HOST_OFFLOAD, OFFLOAD
 from labctl.model.order import Placement
 from labctl.model.scenario import OWN_HOST, Scenario
-from labctl.model.settings import Level, find_setting
+from labctl.model.settings import SETTINGS, Concern, Level, find_setting
 from labctl.model.tools import FILECOPY_SETTINGS, LIMITS, Limit, off_system
+from labctl.plan.hypervisors import ONLY_KVM, acts_nowhere, hosts_for_vms, not_in_generation
 from labctl.plan.offloads import hosts_with_offload, not_in_guests, not_on_host
 from labctl.plan.placement import FACT_PREFIX, find_placements, hosts_for, hosts_with_fact
 from labctl.plan.settings import settings_of
@@ -67,6 +68,7 @@ def placements(campaign: Campaign, cell: Cell, lab: Lab) -> tuple[Placement, ...
         lab,
         hosts=hosts_for(settings, lab),
         nic_model=str(settings.get("nic_model", "")),
+        image=str(settings.get("image", "")),
         peer=str(settings.get("peer", OWN_HOST)),
     )
     return found
@@ -78,6 +80,7 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
     `also` names settings of cells that the campaign itself doesn't name.
     """
     names = sorted({*_named(campaign), *also})
+    chosen = {*_named(campaign, overrides=False), *also}
     facts = [name for name in names if name.startswith(FACT_PREFIX)]
     offloads = [name for name in names if name.startswith(OFFLOAD)]
     host_offloads = [name for name in names if name.startswith(HOST_OFFLOAD)]
@@ -85,8 +88,13 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
         Rule(reads=("nic_model",), judge=_can_migrate),
         *(Rule(reads=(name,), judge=partial(_declared, name, lab)) for name in facts),
         *(Rule(reads=(name,), judge=partial(_on_a_host, name, lab)) for name in host_offloads),
-        Rule(reads=(HOSTS, "nic_model", "peer"), judge=partial(_has_placement, lab)),
+        Rule(reads=(HOSTS, "nic_model", "image", "peer"), judge=partial(_has_placement, lab)),
         Rule(reads=("image", "nic_model"), judge=partial(_has_driver, lab)),
+        *(
+            Rule(reads=(HOSTS, "nic_model", "image", name), judge=partial(_acts, name, name in chosen, lab))
+            for name in ONLY_KVM
+            if name in names
+        ),
         *(Rule(reads=("image", "nic_model", name), judge=partial(_has_offload, name, lab)) for name in offloads),
         Rule(reads=("nic_model", "queues"), judge=_can_have_queues),
         Rule(reads=("queues", "vcpus"), judge=_enough_vcpus),
@@ -117,11 +125,11 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
     )
 
 
-def _named(campaign: Campaign) -> set[str]:
-    """All settings that the campaign file names anywhere."""
+def _named(campaign: Campaign, *, overrides: bool = True) -> set[str]:
+    """All settings that the campaign file names anywhere, or elsewhere than in its overrides."""
     parts: list[Iterable[str]] = [campaign.factors, campaign.settings]
     parts += [selection.levels for selection in campaign.include]
-    parts += [override.settings for override in campaign.overrides]
+    parts += [override.settings for override in campaign.overrides if overrides]
     return {name for part in parts for name in part}
 
 
@@ -159,7 +167,8 @@ def _has_placement(lab: Lab, view: View) -> str:
     hosts = view[HOSTS]
     assert isinstance(hosts, frozenset)
     peer = str(view["peer"] or OWN_HOST)
-    _, why = find_placements(view.scenario, lab, hosts=hosts, nic_model=str(view["nic_model"]), peer=peer)
+    model, image = str(view["nic_model"]), str(view["image"])
+    _, why = find_placements(view.scenario, lab, hosts=hosts, nic_model=model, image=image, peer=peer)
     return why
 
 
@@ -172,7 +181,17 @@ def _has_driver(lab: Lab, view: View) -> str:
         return f"the lab has no image named {name}"
     if image.drivers and model not in image.drivers and not NIC_MODELS[model].passthrough:
         return f"the image {name} has no driver for {model}"
-    return ""
+    return not_in_generation(NIC_MODELS[model], image)
+
+
+def _acts(name: str, chosen: bool, lab: Lab, view: View) -> str:
+    hosts, level = view[HOSTS], view[name]
+    if not view.scenario.vms or (name in _OF_MIGRATION and not view.scenario.migrates):
+        return ""
+    assert isinstance(hosts, frozenset)
+    assert not isinstance(level, frozenset)
+    there = hosts_for_vms(hosts, str(view["nic_model"]), str(view["image"]), lab)
+    return acts_nowhere(name, level, there, chosen=chosen)
 
 
 def _on_a_host(name: str, lab: Lab, view: View) -> str:
@@ -349,6 +368,7 @@ def _one_way_to_end(view: View) -> str:
     return ""
 
 
+_OF_MIGRATION = [name for name in ONLY_KVM if SETTINGS[name].concern is Concern.MIGRATION]
 _IPERF3_STREAMS = 128
 """MAX_STREAMS of iperf3 (src/iperf.h)."""
 _UDP_PAYLOAD = 65507

@@ -12,7 +12,9 @@ from labctl.model.offloads import HOST_OFFLOAD
 from labctl.model.order import EndpointOrder, Placement
 from labctl.model.scenario import OTHER_HOST, OWN_HOST, Scenario, Side
 from labctl.model.settings import Level
+from labctl.plan.hypervisors import hosts_for_vms, needs_list, why_no_host
 from labctl.plan.offloads import hosts_with_offload
+from labctl.spec.cross_check import endpoint_keys
 
 FACT_PREFIX = "host."
 """Settings of this family restrict the hosts to those that declare the fact."""
@@ -47,20 +49,21 @@ def hosts_with(name: str, level: Level | None, lab: Lab) -> frozenset[str]:
 
 
 def find_placements(
-    scenario: Scenario, lab: Lab, *, hosts: frozenset[str], nic_model: str, peer: str
+    scenario: Scenario, lab: Lab, *, hosts: frozenset[str], nic_model: str, image: str, peer: str
 ) -> tuple[tuple[Placement, ...], str]:
     """All placements on these hosts, and when there is none the reason in a sentence.
 
     The order is that of the hosts in the lab file. With hosts of several kinds, a placement takes only hosts that have
-    the NIC model, and as many devices as it needs of a passthrough model.
+    the NIC model and boot the image, and as many devices as it needs of a passthrough model.
     """
     if not hosts:
         return (), "no host of the lab declares all the facts, and has all the offloads, that the cell asks for"
     model = NIC_MODELS[nic_model] if scenario.vms else None
-    usable = [host for host in lab.hosts.values() if host.name in hosts and (model is None or _has(host, model))]
-    if model is not None and not usable:
-        kinds = sorted({lab.hosts[name].hypervisor for name in hosts})
-        return (), f"{model.name} is no adapter of {' or '.join(kinds)}"
+    usable = [host for host in lab.hosts.values() if host.name in hosts]
+    if model is not None:
+        usable = list(hosts_for_vms(hosts, nic_model, image, lab))
+        if not usable:
+            return (), why_no_host(hosts, nic_model, image, lab)
     found = tuple(_on(scenario, usable, lab, peer))
     if not found:
         return (), _why_none(scenario, usable, lab, peer)
@@ -74,10 +77,6 @@ def find_placements(
         return found, ""
     enough = tuple(placement for placement in found if _enough_devices(placement, model, lab))
     return enough, "" if enough else _why_no_device(model, most)
-
-
-def _has(host: Host, model: NicModel) -> bool:
-    return host.hypervisor in model.hypervisors
 
 
 def _on(scenario: Scenario, hosts: list[Host], lab: Lab, peer: str) -> Iterator[Placement]:
@@ -125,8 +124,8 @@ def _peers(own: str, hosts: list[Host], lab: Lab, peer: str, side: Side) -> Iter
 
 
 def _endpoints(hosts: Iterable[Host]) -> list[Host]:
-    """Hosts that can be endpoints themselves: they have an address on the test network, and SSH reaches them."""
-    return [host for host in hosts if host.address is not None and host.ssh is not None]
+    """Hosts that can be endpoints themselves."""
+    return [host for host in hosts if host.can_be_endpoint]
 
 
 def _why_none(scenario: Scenario, hosts: list[Host], lab: Lab, peer: str) -> str:
@@ -139,9 +138,9 @@ def _why_none(scenario: Scenario, hosts: list[Host], lab: Lab, peer: str) -> str
     if peer not in (OWN_HOST, OTHER_HOST) and peer not in lab.machines:
         return f"the lab has no machine named {peer}"
     if not _endpoints(hosts):
-        return f"{scenario} needs a host with `address` and `ssh`, and no host that fits has both"
+        return f"{scenario} needs a host with {endpoint_keys(hosts)}, and no host that fits has that"
     if peer == OTHER_HOST:
-        return "the peer other-host needs a second host with `address` and `ssh`"
+        return f"the peer other-host needs a second host with {endpoint_keys(hosts)}"
     return f"the lab has no hosts for {scenario}"
 
 
@@ -152,7 +151,10 @@ def _vms_on_one_host(placement: Placement) -> int:
 
 def _enough_devices(placement: Placement, model: NicModel, lab: Lab) -> bool:
     hosts = [side.host for side in (placement.sender, placement.receiver) if side.vm]
-    return all(len(_devices(lab.hosts[host], model)) >= hosts.count(host) for host in hosts)
+    return all(
+        not needs_list(lab.hosts[host], model) or len(_devices(lab.hosts[host], model)) >= hosts.count(host)
+        for host in hosts
+    )
 
 
 def _devices(host: Host, model: NicModel) -> tuple[str, ...]:

@@ -132,6 +132,7 @@ def _image(directory: PurePosixPath, hypervisor: Hypervisor) -> Image:
         channel=ChannelKind.QEMU_AGENT,
         kernel=str(directory / "no-kernel"),
         initrd=str(directory / "no-initrd"),
+        generation=1,
         drivers=frozenset(model.name for model in models),
     )
 

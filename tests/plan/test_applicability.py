@@ -28,9 +28,12 @@ hosts:
     virtual_functions: ["0000:3b:10.0"]
     migration_address: 198.51.100.2
   c: {hypervisor: kvm, uri: "qemu+ssh://c/system"}
-  v: {hypervisor: vsphere, uri: "https://v/sdk"}
+  v: {hypervisor: vsphere, vcenter: vc}
+vcenters: {vc: {address: vc, user: u, password: "env:P"}}
 networks: {data: {bridge: br0, guest_range: [192.0.2.100, 192.0.2.199]}}
-images: {probe: {kind: kernel, kernel: /k, initrd: /i, drivers: [virtio, e1000]}}
+images:
+  probe: {kind: kernel, kernel: /k, initrd: /i, drivers: [virtio, e1000]}
+  template: {kind: template, template: t, login: {user: u, password: "env:P"}}
 migration: {pairs: [[a, b]], one_way: yes}
 """
 )
@@ -158,7 +161,12 @@ def test_passthrough_takes_only_hosts_with_enough_devices() -> None:
 
 
 def test_a_nic_model_of_one_hypervisor_takes_only_its_hosts() -> None:
-    assert where(RACK, "same-host", nic_model="vmxnet2") == [("v", "v", "")]
+    assert where(RACK, "same-host", nic_model="vmxnet2", image="template") == [("v", "v", "")]
+
+
+def test_an_image_takes_only_hosts_that_boot_it() -> None:
+    assert where(RACK, "same-host", nic_model="e1000") == [("a", "a", ""), ("b", "b", ""), ("c", "c", "")]
+    assert where(RACK, "same-host", nic_model="e1000", image="template") == [("v", "v", "")]
 
 
 def test_who_is_a_vm_a_host_and_a_machine() -> None:

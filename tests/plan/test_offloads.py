@@ -8,7 +8,7 @@ import pytest
 
 from labctl.errors import SpecError
 from labctl.model.campaign import Campaign, Cell
-from labctl.model.lab import GuestSystem, Host, Lab, Login, SecretRef, SshAccess, WinrmAccess
+from labctl.model.lab import GuestSystem, Host, ImageKind, Lab, Login, SecretRef, SshAccess, WinrmAccess
 from labctl.model.nic import Hypervisor
 from labctl.model.scenario import Scenario
 from labctl.model.settings import Level
@@ -26,6 +26,8 @@ def lab(system: GuestSystem = GuestSystem.LINUX, **hosts: Host) -> Lab:
     """A lab of these hosts, with one image."""
     base = a_lab()
     image = replace(base.images["probe"], system=system)
+    if any(host.hypervisor is Hypervisor.HYPERV for host in hosts.values()):
+        image = replace(image, kind=ImageKind.DISK, disk="D:\\probe.vhdx", generation=1)
     return replace(base, hosts=hosts or base.hosts, images={"probe": image}, migration_pairs=frozenset())
 
 
