@@ -6,6 +6,7 @@ host is no longer there, and for each VM that is created.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class Places:
 
     def host(self, name: str) -> HostPlace:
         """A host. `LabError` (`host-unreachable`) when the inventory has none of its name, or several."""
-        return self._host(name, self._inventory(self._connections.session(name)))
+        return self._at(name)[1]
 
     def look(self, name: str, names: Sequence[str]) -> tuple[HostPlace, Row]:
         """A host with properties of it as they are now: one call, once its place is known."""
@@ -77,29 +78,75 @@ class Places:
 
         `LabError`: `host-unreachable`, `create-failed` (a pool, datastore or folder is missing or several could be meant).
         """
-        session = self._connections.session(name)
-        inventory = self._inventory(session, fresh=True)
-        at = self._host(name, inventory)
-        datastore = self._datastore(name, at, inventory)
-        folder = self._folder(at, inventory)
+        self.refresh(name)
+        datastore, folder = self.datastore(name), self.folder(name)
         return VmPlace(
-            at=at,
-            pool=self._pool(name, at, inventory),
+            at=self.host(name),
+            pool=self.pool(name).ref,
             datastore=datastore.ref,
             datastore_name=datastore.name,
             folder=folder.ref,
             folder_path=folder.path,
         )
 
+    def refresh(self, name: str) -> None:
+        """Read the inventory of a host's vCenter anew: three calls."""
+        self._inventory(self._connections.session(name), fresh=True)
+
+    def name_of(self, session: Session, host: vim.HostSystem) -> str | None:
+        """The lab's name of a host of the inventory; None when the lab doesn't have it."""
+        for name, one in self._lab.hosts.items():
+            with contextlib.suppress(LabError):
+                if one.vcenter == session.vcenter.name and self.host(name).host == host:
+                    return name
+        return None
+
+    def pool(self, name: str) -> Item:
+        """The resource pool for VMs on a host: the one that the lab file names, of its own cluster, or that of the cluster.
+        `LabError` (`create-failed`) when there is none or several could be meant."""
+        inventory, at = self._at(name)
+        compute = inventory.item(at.compute)
+        wanted = self._connections.host(name).resource_pool
+        if not wanted:
+            return inventory.item(compute.row["resourcePool"])
+        items = [item for item in inventory.items(vim.ResourcePool) if item.row["owner"] == at.compute]
+        key = f"hosts.{name}.resource_pool"
+        return choose(items, wanted, what="resource pool", where=f"{compute.path}, where host {name} is,", key=key)
+
+    def datastore(self, name: str) -> Item:
+        """The datastore for VMs on a host: the one that the lab file names, or the only one that it shares with all hosts that
+        its VMs migrate to. `LabError` (`create-failed`) when there is none or several could be meant."""
+        inventory, at = self._at(name)
+        items = _datastores(inventory, at)
+        key = f"hosts.{name}.datastore"
+        wanted = self._connections.host(name).datastore
+        if wanted:
+            return choose(items, wanted, what="datastore", where=f"Host {name}", key=key)
+        partners = self._partners(self._connections.host(name))
+        for partner in partners:
+            theirs = {item.ref for item in _datastores(inventory, self._host(partner, inventory))}
+            items = [item for item in items if item.ref in theirs]
+        where = f"Host {name}, with {', '.join(partners)}, that its VMs migrate to," if partners else f"Host {name}"
+        return choose(items, "", what="datastore", where=where, key=key)
+
+    def folder(self, name: str) -> Item:
+        """The folder for VMs on a host. `LabError` (`create-failed`) when there is none or several could be meant."""
+        inventory, at = self._at(name)
+        wanted = at.session.vcenter.folder
+        root = inventory.item(inventory.item(at.datacenter).row["vmFolder"])
+        if not wanted:
+            return root
+        items = [item for item in inventory.items(vim.Folder) if inventory.within(item, root.ref)]
+        key = f"vcenters.{at.session.vcenter.name}.folder"
+        return choose(items, wanted, what="folder of VMs", where=inventory.item(at.datacenter).path, key=key)
+
     def network(self, name: str, network: Network) -> Item:
         """The port group that a network of the lab is on a host (`vim.Network` or, distributed, `DistributedVirtualPortgroup`).
 
         `LabError` (`create-failed`) when the host has none of that name, or several.
         """
-        session = self._connections.session(name)
-        inventory = self._inventory(session)
-        here = self._host(name, inventory)
-        attached = inventory.item(here.host).row["network"] or []
+        inventory, at = self._at(name)
+        attached = inventory.item(at.host).row["network"] or []
         items = [inventory.item(ref) for ref in attached if inventory.has(ref)]
         key = f"networks.{network.name}.bridge"
         return choose(items, network.bridge, what="network", where=f"Host {name}", key=key)
@@ -113,6 +160,10 @@ class Places:
         with self._lock:
             self._inventories[session] = made
         return made
+
+    def _at(self, name: str) -> tuple[Inventory, HostPlace]:
+        inventory = self._inventory(self._connections.session(name))
+        return inventory, self._host(name, inventory)
 
     def _host(self, name: str, inventory: Inventory) -> HostPlace:
         host, vcenter = self._connections.host(name), self._connections.vcenter(name)
@@ -149,43 +200,12 @@ class Places:
         )
         return [item for item in items if inventory.within(item, datacenter.ref)]
 
-    def _pool(self, name: str, at: HostPlace, inventory: Inventory) -> vim.ResourcePool:
-        wanted = self._connections.host(name).resource_pool
-        compute = inventory.item(at.compute)
-        if not wanted:
-            return compute.row["resourcePool"]
-        items = [item for item in inventory.items(vim.ResourcePool) if item.row["owner"] == at.compute]
-        key = f"hosts.{name}.resource_pool"
-        return choose(items, wanted, what="resource pool", where=f"{compute.path}, where host {name} is,", key=key).ref
-
-    def _datastore(self, name: str, at: HostPlace, inventory: Inventory) -> Item:
-        items = _datastores(inventory, at)
-        key = f"hosts.{name}.datastore"
-        wanted = self._connections.host(name).datastore
-        if wanted:
-            return choose(items, wanted, what="datastore", where=f"Host {name}", key=key)
-        partners = self._partners(self._connections.host(name))
-        for partner in partners:
-            theirs = {item.ref for item in _datastores(inventory, self._host(partner, inventory))}
-            items = [item for item in items if item.ref in theirs]
-        where = f"Host {name}, with {', '.join(partners)}, that its VMs migrate to," if partners else f"Host {name}"
-        return choose(items, "", what="datastore", where=where, key=key)
-
     def _partners(self, host: Host) -> list[str]:
         """The other hosts that VMs of this one may come to by migrations."""
         reached = [host.name]
         for name in reached:
             reached += sorted(to for start, to in self._lab.migration_pairs if start == name and to not in reached)
         return reached[1:]
-
-    def _folder(self, at: HostPlace, inventory: Inventory) -> Item:
-        wanted = at.session.vcenter.folder
-        root = inventory.item(inventory.item(at.datacenter).row["vmFolder"])
-        if not wanted:
-            return root
-        items = [item for item in inventory.items(vim.Folder) if inventory.within(item, root.ref)]
-        key = f"vcenters.{at.session.vcenter.name}.folder"
-        return choose(items, wanted, what="folder of VMs", where=inventory.item(at.datacenter).path, key=key)
 
 
 def _datastores(inventory: Inventory, at: HostPlace) -> list[Item]:

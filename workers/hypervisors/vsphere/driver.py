@@ -1,0 +1,250 @@
+"""VMs on ESXi hosts through vCenter: the driver, which knows where a VM may be and whose it is.
+
+Pausing is suspending, which is what the API has: the memory goes to a file on the datastore, and the VM costs its host
+nothing until it goes on. A VM of some GiB takes seconds for either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import IPv4Address
+
+from pyVmomi import vim, vmodl
+
+from labctl.errors import LabError
+from labctl.model.lab import ChannelKind, Image, Lab, Login, SshAccess
+from labctl.model.result import Fact
+from workers.channels.base import Channel, ChannelError
+from workers.channels.ssh import SshChannel
+from workers.channels.vmtools import VmToolsChannel
+from workers.guard import Deadline, Guard
+from workers.hypervisors.base import NAME_PREFIX, HostLoad, Lack, OwnedVm, OwnershipMark, Vm, VmRequest
+from workers.hypervisors.vsphere import addresses, events, facts, load, rights
+from workers.hypervisors.vsphere import vm as vms
+from workers.hypervisors.vsphere.connection import Connections, Session
+from workers.hypervisors.vsphere.creation import Creation
+from workers.hypervisors.vsphere.faults import lab_error
+from workers.hypervisors.vsphere.places import Places
+from workers.hypervisors.vsphere.tools import GuestTools
+
+
+class VsphereDriver:
+    """The `VmDriver` of ESXi hosts. Safe to use from several threads; made anew in every process."""
+
+    def __init__(self, lab: Lab, *, store: str, guard: Guard) -> None:
+        """`store` is the identity of the store that this driver works for: VMs of others are never touched."""
+        self._lab = lab
+        self._store = store
+        self._guard = guard
+        self._connections = Connections(lab)
+        self._places = Places(lab, self._connections)
+        self._machines: dict[str, vim.VirtualMachine] = {}
+        self._lock = threading.Lock()
+        self._moves = events.OwnMoves()
+
+    def create(self, host: str, request: VmRequest, *, timeout: float) -> Vm:
+        """Create and start a VM: cloned from a template, or new with a CD image."""
+        self._guard.check()
+        with _naming(host):
+            Creation(
+                lab=self._lab,
+                places=self._places,
+                host=host,
+                request=request,
+                guard=self._guard,
+                deadline=Deadline.after(timeout),
+            ).run()
+        return Vm(name=request.name, uuid=request.uuid, host=host, mac=request.mac, address=request.address)
+
+    def channel(self, vm: Vm, image: Image) -> Channel:
+        """The channel into the VM: by VMware Tools, which follow it from host to host, or to its address."""
+        endpoint = f"vm {vm.name}"
+        if image.channel is ChannelKind.VMTOOLS:
+            return VmToolsChannel(endpoint=endpoint, operations=self._tools(vm, image), guard=self._guard)
+        if image.channel is ChannelKind.SSH:
+            return SshChannel(endpoint=endpoint, access=_ssh_access(vm, image), guard=self._guard)
+        raise ChannelError(
+            f"The VM {vm.name} can't be reached by {image.channel}.",
+            kind="channel-refused",
+            why="VMs of vSphere are reached by VMware Tools or SSH.",
+            todo=f"Set `channel` of images.{image.name} in the lab file to vmtools or ssh.",
+            host=vm.host,
+        )
+
+    def address(self, vm: Vm, *, timeout: float) -> IPv4Address:
+        """The address that the VM was created with, or that VMware Tools tell of its adapter."""
+        if vm.address is not None:
+            return vm.address.ip
+        subnets = addresses.expected_subnets(self._lab.network(), tuple(self._lab.hosts.values()))
+        with _naming(vm.host):
+            return addresses.await_address(
+                self._session(vm), self._machine(vm), vm, subnets=subnets, timeout=timeout, guard=self._guard
+            )
+
+    def locate(self, vm: Vm) -> str | None:
+        """The host on which the VM is running now, wherever in its vCenter somebody has moved it; one that was paused on
+        purpose counts as running. `LabError` (`moved`) when that host is none of the lab's."""
+        with _naming(vm.host):
+            found = self._find(vm)
+            if found is None or not found.active or found.host is None:
+                return None
+            session = self._session(vm)
+            name = self._places.name_of(session, found.host)
+            if name is None:
+                raise LabError(
+                    f"The VM {vm.name} runs on a host that the lab doesn't have.",
+                    kind="moved",
+                    why=f"It is on {found.host.name}; DRS or somebody has moved it.",
+                    todo=f"Keep VMs of labctl on the hosts of the lab: `pin: yes` for vcenters.{session.vcenter.name}.",
+                )
+            return name
+
+    def read_back(self, vm: Vm) -> Mapping[str, Fact]:
+        """What was really created, as the vCenter says. Queues and backend of the adapter are the guest's and the host's to
+        know: None."""
+        with _naming(vm.host):
+            found = self._require(vm)
+            return vms.read_back(self._session(vm), found, self.locate(vm) or vm.host)
+
+    def pause(self, vm: Vm) -> None:
+        """Suspend the VM."""
+        with _naming(vm.host):
+            vms.suspend(self._session(vm), self._require(vm))
+
+    def unpause(self, vm: Vm) -> None:
+        """Let a suspended VM go on, on the host that it is on."""
+        with _naming(vm.host):
+            vms.resume(self._session(vm), self._require(vm))
+
+    def destroy(self, vm: Vm) -> None:
+        """End the VM and remove its files, wherever it is. Works for a stopped guard too."""
+        with _naming(vm.host):
+            found = self._find(vm)
+            if found is not None:
+                self._require_ours(vm, found)
+                vms.end(self._session(vm), found, self._places.host(vm.host))
+        with self._lock:
+            self._machines.pop(vm.uuid, None)
+
+    def owned(self, host: str) -> tuple[OwnedVm, ...]:
+        """All VMs on the host that carry a mark of ours, whichever store they name."""
+        with _naming(host):
+            place, _ = self._places.look(host, ("name",))
+            return vms.owned(place, self._places.folder(host).ref)
+
+    def host_facts(self, host: str) -> Mapping[str, Fact]:
+        """Versions, hardware, network and VMs of a host, as its vCenter says."""
+        with _naming(host):
+            return facts.host_facts(self._lab, self._places, host)
+
+    def load(self, host: str) -> HostLoad:
+        """What the host was doing during the last 20 s or so, as its vCenter has heard of it: the host isn't asked."""
+        with _naming(host):
+            return load.host_load(self._places, host)
+
+    def incidents(self, vm: Vm, *, since: float) -> tuple[str, ...]:
+        """What others did to the VM, as its vCenter remembers."""
+        with _naming(vm.host):
+            return events.incidents(self._session(vm), self._machine(vm), since=since, own=self._moves)
+
+    def lacks(self, host: str) -> tuple[Lack, ...]:
+        """What the host lacks for the work of labctl: privileges, and objects that the lab file names."""
+        with _naming(host):
+            return rights.lacks(self._lab, self._places, host)
+
+    def close(self) -> None:
+        """End the sessions of this process."""
+        self._connections.close()
+        with self._lock:
+            self._machines.clear()
+
+    def _session(self, vm: Vm) -> Session:
+        return self._connections.session(vm.host)
+
+    def _find(self, vm: Vm) -> vms.Presence | None:
+        found = vms.find(self._session(vm), vm, folder=self._places.folder(vm.host).ref)
+        if found is not None:
+            with self._lock:
+                self._machines[vm.uuid] = found.ref
+        return found
+
+    def _require(self, vm: Vm) -> vms.Presence:
+        found = self._find(vm)
+        if found is None or not found.active:
+            raise LabError(
+                f"The VM {vm.name} doesn't run on any host.",
+                kind="vm-gone",
+                why="It has ended, by itself or by somebody else." if found is None else f"It is {found.power}.",
+                todo="Look at its events in vCenter.",
+                host=vm.host,
+            )
+        return found
+
+    def _machine(self, vm: Vm) -> vim.VirtualMachine:
+        """The VM in the inventory; looked for once, since it keeps its identity wherever it goes."""
+        with self._lock:
+            known = self._machines.get(vm.uuid)
+        return known if known is not None else self._require(vm).ref
+
+    def _tools(self, vm: Vm, image: Image) -> GuestTools:
+        return GuestTools(lambda: self._session(vm), lambda: self._machine(vm), name=vm.name, login=_login(vm, image))
+
+    def _is_ours(self, vm: Vm, found: vms.Presence) -> bool:
+        mark = found.mark
+        named_so = found.name == vm.name and found.name.startswith(NAME_PREFIX)
+        return mark is not None and named_so and mark.lab == self._lab.name and mark.store == self._store
+
+    def _require_ours(self, vm: Vm, found: vms.Presence) -> None:
+        if self._is_ours(vm, found):
+            return
+        renamed = "" if found.name == vm.name else f" Somebody has renamed it to {found.name}."
+        raise LabError(
+            f"The VM {found.name} on host {vm.host} is not ours to end; it was not touched.",
+            kind="not-ours",
+            why=f"{_claim(found.mark)} This is lab {self._lab.name}, store {self._store}, VM {vm.name}.{renamed}",
+            todo="Remove it by hand if it is yours.",
+            host=vm.host,
+        )
+
+
+@contextmanager
+def _naming(host: str) -> Iterator[None]:
+    """Have every error name the host that was asked for, also those that only know of the vCenter; and no fault of the API
+    come out as it is."""
+    try:
+        yield
+    except LabError as error:
+        error.host = error.host or host
+        raise
+    except vmodl.MethodFault as fault:
+        raise lab_error(host, f"The vCenter of host {host} refused.", fault, kind="vsphere") from fault
+
+
+def _login(vm: Vm, image: Image) -> Login:
+    if image.login is None:
+        raise ChannelError(
+            f"Nobody can log in to the VM {vm.name}.",
+            kind="channel-refused",
+            why="Guest operations of VMware Tools need a user of the guest and its password.",
+            todo=f"Give images.{image.name} a `login` in the lab file.",
+            host=vm.host,
+        )
+    return image.login
+
+
+def _ssh_access(vm: Vm, image: Image) -> SshAccess:
+    if image.ssh_key is None or not image.known_hosts or vm.address is None:
+        raise ChannelError(
+            f"The VM {vm.name} can't be reached by SSH.",
+            kind="channel-refused",
+            why="That needs `ssh_key` and `known_hosts` of its image, and an address that it was given.",
+            todo=f"Complete images.{image.name} in the lab file, or use the channel vmtools.",
+            host=vm.host,
+        )
+    return SshAccess(address=str(vm.address.ip), user=image.ssh_user, key=image.ssh_key, known_hosts=image.known_hosts)
+
+
+def _claim(mark: OwnershipMark | None) -> str:
+    return f"It carries the mark of lab {mark.lab}, store {mark.store}." if mark else "It carries no mark for this VM."
