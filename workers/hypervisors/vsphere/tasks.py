@@ -9,7 +9,7 @@ A task's life is a `TaskInfo`: queued, running, then success or error. Its times
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -89,7 +89,7 @@ def recent(session: Session, *, operation: str, entity: vim.ManagedEntity, since
     )
 
 
-def in_progress(session: Session, operation: str, *, names: Collection[str]) -> tuple[vim.Task, ...]:
+def in_progress(session: Session, operation: str, *, names: Container[str]) -> tuple[vim.Task, ...]:
     """Tasks that have not ended, on objects of these names, whoever's they are. Two calls, whatever their number."""
     return tuple(
         task for task, state, info in _recent(session, operation) if info.entityName in names and not state.over

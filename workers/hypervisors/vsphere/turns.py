@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
 from labctl.errors import LabError
@@ -20,7 +20,7 @@ WAIT_SECONDS = 5.0
 
 @contextmanager
 def turn(
-    session: Session, operation: str, *, limit: int, names: Collection[str], deadline: Deadline, guard: Guard
+    session: Session, operation: str, *, limit: int, names: Container[str], deadline: Deadline, guard: Guard
 ) -> Iterator[None]:
     """Have one of `limit` turns for an operation (`VirtualMachine.clone`) on objects of these names.
 
