@@ -28,6 +28,7 @@ from labctl.report import units
 from labctl.report.facts import FactRow, facts_of
 from labctl.report.failures import FailureGroup, failures_of
 from labctl.report.method import method_of
+from labctl.report.pretence import pretence_of
 from labctl.spec.documents import from_json
 
 NIC_MODEL = "nic_model"
@@ -145,7 +146,9 @@ class Report:
     state: str
     lab: str
     simulated: bool
-    """The lab only pretends: its figures are made up."""
+    """The lab, or its hypervisor, only pretends: its figures are none of real VMs."""
+    pretence: str
+    """What it is that pretends, in a sentence; empty when everything was real."""
     question: str
     notice: str
     """Why the campaign was stopped, cancelled or paused, in a sentence; empty when it wasn't, or nobody said why."""
@@ -193,10 +196,6 @@ class Report:
         return next(row for row in self.rows if row.cell == cell)
 
 
-SIMULATED = "Simulated: no machine was touched, and no figure here is a measurement."
-"""What every report of a simulated lab says before anything else."""
-
-
 def report_of(record: CampaignRecord) -> Report:
     """The report of a submitted campaign in whatever state it is. Further runs of an anchor tell of drift and of what failed,
     and count nowhere else."""
@@ -209,12 +208,14 @@ def report_of(record: CampaignRecord) -> Report:
     bar_factor = _bar_factor(matrix)
     migrations = _migrations(record, matrix)
     completeness = _completeness(record, rows)
+    pretence = pretence_of(everything)
     return Report(
         id=record.id,
         name=record.name,
         state=record.state,
         lab=record.lab,
-        simulated=record.lab_document.get("simulated") is not None,
+        simulated=bool(pretence),
+        pretence=pretence,
         question=campaign.question or f"How does throughput depend on the {_name(bar_factor)}?",
         notice=_notice(record),
         headline=_headline(rows, migrations, bar_factor, campaign),

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from labctl.analysis.comparison import Difference
 from labctl.report import units
 from labctl.report.charts import bar_axis, bar_chart, timeline_chart, timeline_scale
-from labctl.report.data import SIMULATED, BarGroup, MigrationRow, Report
+from labctl.report.data import BarGroup, MigrationRow, Report
 from labctl.report.facts import FactRow, Spread
 from labctl.report.failures import FAULT_MEANS
 from labctl.report.migration_words import MigrationWords, words_of
@@ -55,7 +55,6 @@ def render_html(report: Report) -> str:
         .get_template("report.html.j2")
         .render(
             report=report,
-            simulated=SIMULATED,
             style=Markup(_asset("report.css")),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
             script_hash=f"sha256-{digest}",
@@ -134,6 +133,7 @@ def _environment() -> jinja2.Environment:
         "percent": units.percent,
         "percent_interval": units.percent_interval,
         "times": units.times,
+        "untold": units.untold,
         "moment": units.moment,
         "fact": units.fact,
         "setting": lambda name: "NIC model" if name == "nic_model" else str(name).replace("_", " "),

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from labctl.analysis.comparison import Comparison, Difference
 from labctl.report import units
-from labctl.report.data import SIMULATED, Report, Row
+from labctl.report.data import Report, Row
 from labctl.report.facts import Spread
 from labctl.report.migration_words import words_of
 from labctl.report.repeat_words import drift_words, width_words, within_words
@@ -22,8 +22,8 @@ MOST_EVENTS = 30
 
 def print_report(report: Report, console: Console) -> None:
     """Print the answer, the matrix, and what a reader must know to judge them."""
-    if report.simulated:
-        console.print(Text(SIMULATED, style="bold reverse"))
+    if report.pretence:
+        console.print(Text(report.pretence, style="bold reverse"))
     console.print(Text(report.question, style="bold"))
     if report.notice:
         console.print(Text(report.notice, style="bold yellow"))

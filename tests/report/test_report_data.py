@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from dataclasses import replace
 
@@ -13,10 +14,12 @@ from labctl.model.result import CampaignRecord, Fact, FactSet, RunRecord
 from labctl.model.scenario import Scenario
 from labctl.model.settings import Level
 from labctl.report import print_terminal
-from labctl.report.data import SIMULATED, Report, figures_of, report_of
+from labctl.report.data import Report, figures_of, report_of
 from labctl.report.facts import Spread, facts_of
 from labctl.report.failures import Fault
 from labctl.report.html import render_html
+from labctl.report.json import render_json
+from labctl.report.pretence import SIMULATED, SIMULATED_HYPERVISOR
 from tests.report.records import (
     campaign_record,
     cell_record,
@@ -228,3 +231,16 @@ def test_a_report_of_a_simulated_lab_says_so() -> None:
     page = render_html(report_of(record))
     assert page.index(SIMULATED) < page.index("<h1>")
     assert SIMULATED not in render_html(report_of(matrix_record()))
+
+
+def test_a_report_of_a_simulated_hypervisor_says_so_in_every_format() -> None:
+    record = _record_with_facts(("virtio", "before", True), name="simulated")
+    console = Console(file=io.StringIO(), width=200)
+    print_terminal(record, console)
+    assert isinstance(console.file, io.StringIO)
+    assert SIMULATED_HYPERVISOR in console.file.getvalue().splitlines()[0]
+    page = render_html(report_of(record))
+    assert page.index(SIMULATED_HYPERVISOR) < page.index("<h1>")
+    assert json.loads(render_json(report_of(record)))["pretence"] == SIMULATED_HYPERVISOR
+    for value in (False, None, "no"):
+        assert not report_of(_record_with_facts(("virtio", "before", value), name="simulated")).simulated
