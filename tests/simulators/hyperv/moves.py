@@ -29,14 +29,17 @@ def incompatibilities(centre: Datacentre, vm: SimulatedVm, there: SimulatedHost)
     return found
 
 
-def log_in(here: SimulatedHost, there: SimulatedHost) -> None:
+def log_in(here: SimulatedHost, there: SimulatedHost, *, delegated: bool) -> None:
     """Raise what Hyper-V says when the one host may not log in to the other."""
-    if here.faults.no_delegation:
+    code = here.faults.no_delegation
+    if here.authentication == "credssp" and not delegated:
+        code = "0x8009030E"
+    if code:
         raise Refusal(
             "script-failed",
             f"Virtual machine migration operation failed at migration source '{here.name.upper()}'. The Virtual Machine "
             f"Management Service failed to establish a connection for a Virtual Machine migration with host '{there.name}': "
-            f"No credentials are available in the security package ({here.faults.no_delegation}).",
+            f"No credentials are available in the security package ({code}).",
         )
     if there.down:
         raise Refusal(
@@ -48,13 +51,21 @@ class Move:
     """One Move-VM, in a thread of the source's."""
 
     def __init__(
-        self, centre: Datacentre, here: SimulatedHost, there: SimulatedHost, vm: SimulatedVm, storage: str
+        self,
+        centre: Datacentre,
+        here: SimulatedHost,
+        there: SimulatedHost,
+        vm: SimulatedVm,
+        storage: str,
+        *,
+        delegated: bool,
     ) -> None:
         self._centre = centre
         self._here = here
         self._there = there
         self._vm = vm
         self._storage = storage
+        self._delegated = delegated
         self.percent = 0
         self.state = 2
         """As `Msvm_MigrationJob.JobState`: 2 new, 4 running."""
@@ -64,7 +75,7 @@ class Move:
 
     def _run(self) -> None:
         try:
-            log_in(self._here, self._there)
+            log_in(self._here, self._there, delegated=self._delegated)
             self._take_slot()
             try:
                 self._copy()

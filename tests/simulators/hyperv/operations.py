@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import PureWindowsPath
 from typing import Any
@@ -12,21 +13,31 @@ from tests.simulators.hyperv import moves
 from tests.simulators.hyperv.state import OFF, PAUSED, RUNNING, Adapter, Datacentre, Refusal, SimulatedHost, SimulatedVm
 from workers.powershell.base import Json
 
-Progress = Callable[[Json], None]
 Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who runs a script."""
+
+    progress: Callable[[Json], None] = lambda progress: None
+    """`Write-JobProgress`."""
+    delegated: bool = False
+    """Whether it has credentials that other hosts take, as with CredSSP."""
+
 
 NEVER_BOOTS = "never-boots"
 """A disk or ISO with this in its name holds no operating system."""
 
 
-def run(centre: Datacentre, host: str, script: str, document: Mapping[str, Json], progress: Progress) -> Json:
+def run(centre: Datacentre, host: str, script: str, document: Mapping[str, Json], caller: Caller) -> Json:
     """Run a script on a host. Raises `Refusal` for what the script would tell as its error."""
     with centre.lock:
         centre.scripts.append((host, script, dict(document)))
-    return OPERATIONS[script](centre, centre.hosts[host], document, progress)
+    return OPERATIONS[script](centre, centre.hosts[host], document, caller)
 
 
-def list_vms(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def list_vms(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     wanted = {one.lower() for one in document["ids"]}
     with centre.lock:
         found: list[Json] = [
@@ -46,7 +57,7 @@ def list_vms(centre: Datacentre, host: SimulatedHost, document: Document, _progr
     return {"host": host.name.upper(), "vms": found}
 
 
-def create_vm(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def create_vm(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     with centre.lock:
         _refuse_taken(host, document)
         adapter, disk = document["adapter"], document["disk"]
@@ -95,7 +106,7 @@ def create_vm(centre: Datacentre, host: SimulatedHost, document: Document, _prog
         return {"id": vm.id}
 
 
-def remove_vm(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def remove_vm(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     uuid, folder = document["uuid"], document["folder"]
     if PureWindowsPath(folder).name != f"labctl-{uuid}":
         raise Refusal("not-ours", f"The folder {folder} is not that of VM {uuid}.")
@@ -112,7 +123,7 @@ def remove_vm(centre: Datacentre, host: SimulatedHost, document: Document, _prog
         return {"present": False, "folder": centre.exists(host, folder)}
 
 
-def switch_vm(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def switch_vm(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     with centre.lock:
         vm = _require(host, document["id"])
         if document["paused"] and vm.state == RUNNING:
@@ -122,7 +133,7 @@ def switch_vm(centre: Datacentre, host: SimulatedHost, document: Document, _prog
         return {"state": vm.state}
 
 
-def read_vm(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def read_vm(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     with centre.lock:
         vm = _require(host, document["id"])
         return {
@@ -157,7 +168,7 @@ def read_vm(centre: Datacentre, host: SimulatedHost, document: Document, _progre
         }
 
 
-def guest_addresses(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def guest_addresses(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     with centre.lock:
         vm = _require(host, document["id"])
         adapter, faults = vm.adapter(document["mac"]), host.faults
@@ -174,7 +185,7 @@ def guest_addresses(centre: Datacentre, host: SimulatedHost, document: Document,
         }
 
 
-def set_guest_address(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def set_guest_address(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     with centre.lock:
         vm = _require(host, document["vmId"])
         adapter = vm.adapter(document["mac"])
@@ -186,10 +197,10 @@ def set_guest_address(centre: Datacentre, host: SimulatedHost, document: Documen
         return {"state": "done"}
 
 
-def compare_vm(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def compare_vm(centre: Datacentre, host: SimulatedHost, document: Document, caller: Caller) -> Json:
     with centre.lock:
         vm, there = _require(host, document["id"]), centre.host(document["destination"])
-        moves.log_in(host, there)
+        moves.log_in(host, there, delegated=caller.delegated)
         return {
             "incompatibilities": moves.incompatibilities(centre, vm, there),
             "active": host.moving,
@@ -198,18 +209,20 @@ def compare_vm(centre: Datacentre, host: SimulatedHost, document: Document, _pro
         }
 
 
-def move_vm(centre: Datacentre, host: SimulatedHost, document: Document, progress: Progress) -> Json:
+def move_vm(centre: Datacentre, host: SimulatedHost, document: Document, caller: Caller) -> Json:
     with centre.lock:
         vm = _require(host, document["id"])
         centre.ended.discard(vm.id)
-    move = moves.Move(centre, host, centre.host(document["destination"]), vm, document["storage"])
-    queued, total = moves.watch(move, progress)
+    move = moves.Move(
+        centre, host, centre.host(document["destination"]), vm, document["storage"], delegated=caller.delegated
+    )
+    queued, total = moves.watch(move, caller.progress)
     if move.error is not None:
         raise Refusal("move-failed", move.error.message, active=host.moving, maximum=host.maximum, code=0)
     return {"queuedMs": queued, "totalMs": total}
 
 
-def cancel_move(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def cancel_move(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     with centre.lock:
         asked = int(host.moving > 0)
         centre.ended.add(document["id"].lower())
@@ -219,7 +232,7 @@ def cancel_move(centre: Datacentre, host: SimulatedHost, document: Document, _pr
     return {"asked": asked, "left": host.moving}
 
 
-def vm_events(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def vm_events(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     now, wanted = time.monotonic(), document["id"].upper()
     with centre.lock:
         return {
@@ -238,7 +251,7 @@ def vm_events(centre: Datacentre, host: SimulatedHost, document: Document, _prog
         }
 
 
-def migration_settings(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def migration_settings(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     return {
         "name": f"{host.name}.example.com",
         "enabled": host.migration_enabled,
@@ -255,7 +268,7 @@ def migration_settings(centre: Datacentre, host: SimulatedHost, document: Docume
     }
 
 
-def host_load(centre: Datacentre, host: SimulatedHost, _document: Document, _progress: Progress) -> Json:
+def host_load(centre: Datacentre, host: SimulatedHost, _document: Document, _caller: Caller) -> Json:
     with centre.lock:
         running: list[Json] = [vm.id for vm in host.vms.values() if vm.state == RUNNING]
     return {
@@ -265,7 +278,7 @@ def host_load(centre: Datacentre, host: SimulatedHost, _document: Document, _pro
     }
 
 
-def host_facts(_centre: Datacentre, host: SimulatedHost, _document: Document, _progress: Progress) -> Json:
+def host_facts(_centre: Datacentre, host: SimulatedHost, _document: Document, _caller: Caller) -> Json:
     facts: dict[str, Json] = {
         "simulated": True,
         "hostname": host.name.upper(),
@@ -295,7 +308,7 @@ def host_facts(_centre: Datacentre, host: SimulatedHost, _document: Document, _p
     return {"facts": facts | host.facts}
 
 
-def host_lacks(centre: Datacentre, host: SimulatedHost, document: Document, _progress: Progress) -> Json:
+def host_lacks(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
     found: list[tuple[str, str, str]] = list(host.faults.lacks)
     found += [("switch", one, ", ".join(host.switches)) for one in document["switches"] if one not in host.switches]
     if document["migration"] and not host.migration_enabled:
@@ -304,7 +317,7 @@ def host_lacks(centre: Datacentre, host: SimulatedHost, document: Document, _pro
     return {"lacks": [{"what": what, "object": thing, "detail": detail} for what, thing, detail in found]}
 
 
-OPERATIONS: dict[str, Callable[[Datacentre, SimulatedHost, Document, Progress], Json]] = {
+OPERATIONS: dict[str, Callable[[Datacentre, SimulatedHost, Document, Caller], Json]] = {
     "list-vms": list_vms,
     "create-vm": create_vm,
     "remove-vm": remove_vm,

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import cast
 
 from labctl.errors import LabError
 from labctl.model.lab import Host
-from tests.simulators.hyperv.operations import run
+from tests.simulators.hyperv.operations import Caller, run
 from tests.simulators.hyperv.state import Datacentre, Refusal
 from workers.powershell.base import Job, Json, PowerShell, Script, ScriptError
+
+
+def keep_to_the_header(text: str, part: str, document: Mapping[str, Json]) -> None:
+    """See that a document, or an answer, has the keys that the header of its script names, and no others."""
+    header = "".join(line[1:] for line in text.splitlines() if line.startswith("#"))
+    found = re.search(rf" {part}: (.*?)(?= (?:In|Out|Errors|Progress): |$)", header)
+    assert found, f"the header names {part}"
+    named = re.sub(r"\([^()]*\)|\[[^\[\]]*\]", "", found[1])
+    keys = {key.partition(":")[0].strip() for key in named.split(",")}
+    words = {key for key in keys if re.fullmatch("[a-z][A-Za-z]*", key)} - {"nothing"}
+    assert set(document) == words, f"{part}: {sorted(document)}, the header names {sorted(words)}"
 
 
 class SimulatedPowerShell:
@@ -28,8 +40,7 @@ class SimulatedPowerShell:
 
     def call(self, script: Script, document: Mapping[str, Json], *, timeout: float) -> Json:
         self._answering()
-        assert script.text, "there is such a script"
-        return self._run(script, document, lambda progress: None)
+        return self._run(script, document, Caller())
 
     def job(self, script: Script, document: Mapping[str, Json], *, name: str, timeout: float) -> Job:
         self._answering()
@@ -44,10 +55,11 @@ class SimulatedPowerShell:
         if self._centre.hosts[self._host].down:
             raise LabError(f"Host {self._host} doesn't answer.", kind="unreachable", why="No route to host.")
 
-    def _run(self, script: Script, document: Mapping[str, Json], progress: Callable[[Json], None]) -> Json:
+    def _run(self, script: Script, document: Mapping[str, Json], caller: Caller) -> Json:
+        keep_to_the_header(script.text, "In", document)
         given = json.loads(json.dumps(dict(document), allow_nan=False))
         try:
-            answer = run(self._centre, self._host, script.name, given, progress)
+            answer = run(self._centre, self._host, script.name, given, caller)
         except Refusal as refusal:
             error = ScriptError(
                 f"The script {script.name} failed on {self.where}.",
@@ -57,6 +69,8 @@ class SimulatedPowerShell:
             )
             error.detail = {"hresult": -2146233088} | refusal.detail
             raise error from refusal
+        assert isinstance(answer, dict)
+        keep_to_the_header(script.text, "Out", answer)
         return cast("Json", json.loads(json.dumps(answer, allow_nan=False)))
 
 
@@ -64,15 +78,15 @@ class _Job:
     def __init__(self, shell: SimulatedPowerShell, script: Script, document: Mapping[str, Json]) -> None:
         self._shell = shell
         self._answer: Json = None
-        self._error: LabError | None = None
+        self._error: Exception | None = None
         self._progress: Json = None
         self._ended = threading.Event()
         threading.Thread(target=self._work, args=(script, document), daemon=True).start()
 
     def _work(self, script: Script, document: Mapping[str, Json]) -> None:
         try:
-            self._answer = self._shell._run(script, document, self._say)
-        except LabError as error:
+            self._answer = self._shell._run(script, document, Caller(progress=self._say))
+        except Exception as error:
             self._error = error
         finally:
             self._ended.set()
