@@ -31,6 +31,7 @@ class HostPlace:
     compute: vim.ComputeResource
     """Its cluster, or what stands for one when it stands alone."""
     datacenter: vim.Datacenter
+    datacenter_path: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,13 +177,15 @@ class Places:
             key=f"hosts.{name}.inventory",
             kind="host-unreachable",
         )
+        datacenter = inventory.above(found, vim.Datacenter)
         return HostPlace(
             name=name,
             session=self._connections.session(name),
             host=found.ref,
             path=found.path,
             compute=found.row["parent"],
-            datacenter=inventory.above(found, vim.Datacenter).ref,
+            datacenter=datacenter.ref,
+            datacenter_path=datacenter.path,
         )
 
     def _scope(self, vcenter: VCenter, inventory: Inventory, kind: type[Any]) -> list[Item]:
