@@ -33,7 +33,7 @@ class Machines:
         self._guard = guard
         self._making = threading.Lock()
         self._drivers: dict[Hypervisor, VmDriver] = {}
-        self._channels: dict[str, SshChannel] = {}
+        self._channels: dict[str, Channel] = {}
         self._simulated = SimulatedDriver(lab, store=store, guard=guard) if lab.simulated is not None else None
 
     def driver(self, host: str) -> VmDriver:
@@ -57,12 +57,22 @@ class Machines:
             return self._simulated.machine_channel(name)
         with self._making:
             if name not in self._channels:
-                self._channels[name] = SshChannel(
-                    endpoint=f"{'host' if name in self.lab.hosts else 'machine'} {name}",
-                    access=self._access(name),
-                    guard=self._guard,
-                )
+                self._channels[name] = self._open(name)
             return self._channels[name]
+
+    def _open(self, name: str) -> Channel:
+        """Hosts that have `winrm` are Windows, all else speaks SSH."""
+        if name in self.lab.hosts and self.lab.hosts[name].winrm is not None:
+            from workers.channels.windows import WindowsChannel
+            from workers.hypervisors.hyperv.connection import open_winrm  # loads what only workers of such labs need
+
+            powershell = open_winrm(self.lab.hosts[name])
+            return WindowsChannel(endpoint=f"host {name}", powershell=powershell, guard=self._guard)
+        return SshChannel(
+            endpoint=f"{'host' if name in self.lab.hosts else 'machine'} {name}",
+            access=self._access(name),
+            guard=self._guard,
+        )
 
     def _access(self, name: str) -> SshAccess:
         access = self.lab.hosts[name].ssh if name in self.lab.hosts else self.lab.machines[name].ssh
