@@ -6,26 +6,32 @@ flows is then a matter of the tool's reverse mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeVar
 
-from labctl import clock
 from labctl.errors import LabctlError, LabError, SystemUnderTestError
 from labctl.model.order import RunOrder, TransferOrder
-from labctl.model.reading import Capture, ErrorKind, Reading
+from labctl.model.reading import Capture, Direction, ErrorKind, Reading
 from labctl.model.result import ClockOffset, TransferResult
 from labctl.model.scenario import Side
-from workers.channels.base import ChannelError, CommandResult, Process
+from workers.both_ends import Commands, Ended, both_ends
 from workers.guard import Guard
 from workers.journal import Journal
 from workers.placing import Endpoint, Placed
-from workers.together import together
+from workers.surroundings import (
+    Pair,
+    check,
+    costs,
+    end_probe,
+    place,
+    read_counters,
+    run_all,
+    run_steps,
+    server_address,
+    start_probe,
+)
+from workers.transfers.base import TransferTool
 from workers.transfers.registry import tool as find_tool
-
-T = TypeVar("T")
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -33,10 +39,6 @@ _PORTS = 12_000
 _PORTS_OF_ATTEMPT = 100
 _SPARE_SECONDS = 60.0
 """How long processes of a transfer may outlive its asked time at the most, beside its migrations."""
-_SERVER_SECONDS = 5.0
-"""How long a server may take to end by itself after its client has."""
-_LAST_WORDS_SECONDS = 0.5
-"""How long a server that serves on has for its last report, before it is ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +50,16 @@ class Roles:
     reverse: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How both sides of a transfer ended. `hung` means that the client had to be ended by force."""
-
-    client: CommandResult
-    server: tuple[bytes, bytes]
-    started: float
-    elapsed: float
-    hung: bool
-    server_survived: bool | None
-    """None when its endpoint didn't answer any more."""
-
-
 def roles(order: RunOrder, placed: Placed) -> Roles:
-    """The client runs on the side that stays; without a migration it sends, unless `reverse` was asked for."""
+    """The client runs on the side that stays; without a migration it sends, unless `reverse` was asked for. Of a transfer
+    both ways at once the client may be either side: neither is the one that sends."""
     if order.migration is not None:
         client_side = Side.RECEIVER if order.migration.mover is Side.SENDER else Side.SENDER
     else:
         client_side = Side.RECEIVER if order.transfer.reverse else Side.SENDER
     server_side = Side.SENDER if client_side is Side.RECEIVER else Side.RECEIVER
-    return Roles(client=placed.side(client_side), server=placed.side(server_side), reverse=client_side is Side.RECEIVER)
+    reverse = client_side is Side.RECEIVER and not order.transfer.both
+    return Roles(client=placed.side(client_side), server=placed.side(server_side), reverse=reverse)
 
 
 def port_of(attempt: int, index: int) -> int:
@@ -96,24 +87,53 @@ def transfer(
     """
     tool = find_tool(asked.tool)
     asked = replace(asked, reverse=who.reverse)
+    pair = Pair(client=who.client, server=who.server)
+    timeout = order.timeouts.command
+    versions = {one.side: _version(journal, one) for one in (who.client, who.server)}
+    _require_able(tool, asked, pair, versions)
+    before = read_counters(asked, pair, timeout=timeout)
+    address = server_address(asked, pair, before)
     port = port_of(attempt, index)
-    server_command = tool.server_command(asked, port=port)
-    client_command = tool.client_command(asked, server=str(who.server.address), port=port)
-    offset = _offset(who.client, order) if event else None
-    ended = _both_sides(order, asked, who, server_command, client_command, port, guard, event)
-    reading = tool.parse(
-        Capture(
-            stdout=ended.client.stdout,
-            stderr=ended.client.stderr,
-            server=ended.server[0],
-            exit_code=ended.client.exit_code,
-            requested_seconds=asked.seconds,
-            role="client",
-            command=" ".join(client_command),
-            elapsed=ended.elapsed,
-        )
+    server_command = tool.server_command(asked, port=port, server=address, version=versions[who.server.side])
+    client_command = tool.client_command(asked, server=address, port=port, version=versions[who.client.side])
+    commands = Commands(
+        tool=asked.tool,
+        server=server_command,
+        client=client_command,
+        port=port,
+        server_ends=tool.server_ends,
+        quiet=asked.seconds + asked.omit if tool.timed else 0.0,
+        limit=asked.seconds + asked.omit + order.timeouts.transfer_grace,
+        lifetime=job_seconds(order, asked),
     )
+    around = tool.surroundings(asked, server=address, port=port)
+    offset = _offset(who.client, order) if event else None
+    try:
+        place(around.placings, pair, timeout=timeout)
+        ahead = run_steps(around.before, pair)
+        probe = start_probe(asked, pair, address, lifetime=commands.lifetime)
+        try:
+            ended = both_ends(commands, pair, guard, event)
+        finally:
+            latency = end_probe(asked, probe, journal, index)
+        behind = run_all(around.after, pair)
+    finally:
+        run_all(around.cleanup, pair)
+    after = {} if ended.hung or not ended.server_survived else read_counters(asked, pair, timeout=timeout)
+    capture = Capture(
+        stdout=ahead + ended.client.stdout + behind,
+        stderr=ended.client.stderr,
+        server=ended.server[0],
+        exit_code=ended.client.exit_code,
+        requested_seconds=asked.seconds if tool.timed else None,
+        role="client",
+        command=" ".join(client_command),
+        elapsed=ended.elapsed,
+    )
+    reading = _towards_receiver(tool.parse(capture), asked, who)
     zero, uncertainty = time_zero(ended, reading)
+    found = costs(pair, before, after, reading)
+    peer = None if asked.both or not server_command else tool.parse(_of_server(capture))
     result = TransferResult(
         index=index,
         counted=counted,
@@ -129,10 +149,13 @@ def transfer(
         zero_uncertainty=uncertainty,
         clock_offset=offset,
         noisy=noisy,
+        costs=found,
+        latency=latency,
+        disagreements=check(asked, reading, peer, elapsed=ended.elapsed, found=found, pair=pair, before=before),
     )
     journal.transfers.append(result)
     for name, content in (
-        ("client.stdout", ended.client.stdout),
+        ("client.stdout", capture.stdout),
         ("client.stderr", ended.client.stderr),
         ("server.stdout", ended.server[0]),
         ("server.stderr", ended.server[1]),
@@ -141,121 +164,67 @@ def transfer(
     return fault(result, ended, who, migrated=event is not None)
 
 
+def _require_able(tool: TransferTool, asked: TransferOrder, pair: Pair, versions: Mapping[Side, str]) -> None:
+    """Raise `LabError` (`tool-lacks`) for an order that the tool, as it is installed at both ends, can't do."""
+    for end in (pair.client, pair.server):
+        why = tool.unsupported(asked, versions[end.side])
+        if why:
+            raise LabError(
+                f"{tool.name} in {end.channel.endpoint} can't do what is asked for.",
+                kind="tool-lacks",
+                why=why,
+                todo="Install another release there, or leave out that level.",
+            )
+
+
+def _version(journal: Journal, endpoint: Endpoint) -> str:
+    """What the tool said of its version when the endpoint was verified; empty when that isn't known."""
+    told = [
+        str(one.facts["tool"]) for one in journal.facts if one.subject == endpoint.subject and one.facts.get("tool")
+    ]
+    return told[-1] if told else ""
+
+
+def _towards_receiver(reading: Reading, asked: TransferOrder, who: Roles) -> Reading:
+    """Of a transfer both ways the reading's own figures are those of sender to receiver, wherever its client ran."""
+    other = reading.reverse
+    if not asked.both:
+        return reading
+    if other is None or other.bits_per_second is None:
+        missing = replace(reading, ok=False, partial=reading.bits_per_second is not None)
+        kind = reading.error_kind or ErrorKind.TRUNCATED_OUTPUT
+        return replace(missing, error_kind=kind, error=reading.error or "it tells of one direction only")
+    if who.client.side is Side.SENDER:
+        return reading
+    return replace(
+        reading,
+        bits_per_second=other.bits_per_second,
+        side=None,
+        bytes=other.bytes,
+        seconds=other.seconds,
+        retransmits=other.retransmits,
+        intervals=other.intervals,
+        reverse=Direction(
+            bits_per_second=reading.bits_per_second,
+            bytes=reading.bytes,
+            seconds=reading.seconds,
+            retransmits=reading.retransmits,
+            intervals=reading.intervals or (),
+        ),
+    )
+
+
+def _of_server(capture: Capture) -> Capture:
+    """What the server printed, to be read by itself."""
+    return replace(
+        capture, stdout=capture.server or b"", stderr=b"", server=None, role="server", exit_code=None, elapsed=None
+    )
+
+
 def job_seconds(order: RunOrder, asked: TransferOrder) -> float:
     """How long the processes of a transfer live at the most, whatever becomes of the worker that started them."""
     migrations = 2 * order.timeouts.migration if order.migration else 0.0
-    return asked.seconds + order.timeouts.transfer_grace + migrations + _SPARE_SECONDS
-
-
-def _both_sides(
-    order: RunOrder,
-    asked: TransferOrder,
-    who: Roles,
-    server_command: tuple[str, ...],
-    client_command: tuple[str, ...],
-    port: int,
-    guard: Guard,
-    event: Callable[[float], None] | None,
-) -> Ended:
-    grace = order.timeouts.transfer_grace
-    lifetime = job_seconds(order, asked)
-    patience = _SERVER_SECONDS if find_tool(asked.tool).server_ends else _LAST_WORDS_SECONDS
-    guard.confirm()
-    try:
-        server = who.server.channel.start(server_command, lifetime=lifetime, ready_port=port)
-    except ChannelError as error:
-        raise LabError(
-            f"The {asked.tool} server did not come up in {who.server.channel.endpoint}.",
-            kind="server-failed",
-            why=error.why or error.what,
-            todo="It is tried again with fresh VMs.",
-        ) from error
-    try:
-        guard.confirm()
-        started, began = clock.now(), clock.monotonic()
-        client = who.client.channel.start(client_command, lifetime=lifetime)
-        try:
-            wait = partial(_wait, client, client_command, began, asked.seconds, grace, guard)
-            ended, hung, elapsed = wait() if event is None else _beside(partial(event, began), client, wait)
-        except BaseException:
-            _end(client)
-            raise
-        survived, output = _server_end(server, forced=hung or not ended.stdout, patience=patience)
-        return Ended(client=ended, server=output, started=started, elapsed=elapsed, hung=hung, server_survived=survived)
-    except BaseException:
-        _end(server)
-        raise
-
-
-def _beside(event: Callable[[], None], client: Process, wait: Callable[[], T]) -> T:
-    """What `wait` says of the client's end, awaited beside the event: a migration may outlast the transfer."""
-
-    def happen() -> None:
-        try:
-            event()
-        except BaseException:
-            _end(client)
-            raise
-
-    found: list[T] = []
-    both: list[Callable[[], None]] = [happen, lambda: found.append(wait())]
-    together(both, lambda one: one())
-    return found[0]
-
-
-def _wait(
-    client: Process, command: tuple[str, ...], began: float, seconds: float, grace: float, guard: Guard
-) -> tuple[CommandResult, bool, float]:
-    """Wait for the client. Returns its result, whether it had to be ended by force, and its seconds.
-
-    Past its time it is ended and what it printed is taken all the same.
-    """
-    passed = clock.monotonic() - began
-    try:
-        result = client.wait(timeout=max(1.0, seconds + grace - passed), quiet=max(0.0, seconds - passed))
-    except ChannelError as error:
-        if error.kind != "channel-timeout":
-            raise
-        guard.check()
-        client.kill()
-        with suppress(ChannelError):
-            return replace(client.wait(timeout=_SERVER_SECONDS), argv=command), True, clock.monotonic() - began
-        stdout, stderr = client.output()
-        ended = CommandResult(
-            argv=command, exit_code=137, stdout=stdout, stderr=stderr, seconds=clock.monotonic() - began
-        )
-        return ended, True, clock.monotonic() - began
-    return result, False, clock.monotonic() - began
-
-
-def _server_end(server: Process, *, forced: bool, patience: float) -> tuple[bool | None, tuple[bytes, bytes]]:
-    """Whether the server was alive until its client ended (None: its endpoint is silent), and what it printed.
-
-    It is ended in any case, with force at once or after `patience` seconds.
-    """
-    survived: bool | None = None
-    try:
-        if forced:
-            survived = not server.finished()
-            server.kill()
-        ended = server.wait(timeout=_SERVER_SECONDS if forced else patience)
-    except ChannelError as error:
-        if error.kind == "channel-timeout" and survived is None:
-            survived = True
-        _end(server)
-        with suppress(LabError):
-            return survived, server.output()
-        return survived, (b"", b"")
-    else:
-        if not forced:
-            survived = ended.exit_code == 0
-        return survived, (ended.stdout, ended.stderr)
-
-
-def _end(process: Process) -> None:
-    """End a process on the way out of an error; its endpoint ends it anyway when its lifetime is over."""
-    with suppress(LabError):
-        process.kill()
+    return asked.seconds + asked.omit + order.timeouts.transfer_grace + migrations + _SPARE_SECONDS
 
 
 def _offset(endpoint: Endpoint, order: RunOrder) -> ClockOffset:

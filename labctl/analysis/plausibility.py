@@ -75,6 +75,7 @@ def first_transfer_flag(figures: Sequence[RunFigure]) -> Flag | None:
 def _transfer_flags(result: AttemptResult, transfer: TransferResult, levels: Mapping[str, Level]) -> list[Flag]:
     reading = transfer.reading
     flags = [Flag(kind="noisy", what=f"hosts were not quiet: {transfer.noisy}")] if transfer.noisy else []
+    flags += [Flag(kind="disagree", what=what) for what in transfer.disagreements]
     why = why_not_counted(reading)
     if why:
         return [*flags, Flag(kind="not-counted", what=f"a transfer is not counted: {why}")]

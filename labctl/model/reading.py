@@ -51,6 +51,29 @@ class Direction:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Latency:
+    """Round-trip times of a small probe beside a transfer, in milliseconds; None where no reply came.
+
+    `rate` is how many requests per second were asked for. A percentile is the smallest time that so many per cent of
+    the replies took at the most (nearest rank). Requests without a reply are `lost`; they have no time.
+    """
+
+    rate: int
+    sent: int
+    lost: int
+    minimum_ms: float | None = None
+    median_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    maximum_ms: float | None = None
+
+    @property
+    def count(self) -> int:
+        """Replies, which the times are of."""
+        return self.sent - self.lost
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     """The reading of one output.
 

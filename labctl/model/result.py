@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from labctl.model.outcome import OutcomeDetail, Purpose
-from labctl.model.reading import Reading
+from labctl.model.reading import Latency, Reading
 from labctl.model.scenario import Side
 
 Fact = str | int | float | bool | None
@@ -18,6 +18,26 @@ class ClockOffset:
 
     seconds: float
     uncertainty: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointCost:
+    """What a transfer cost one endpoint, by its own counters read just before and just after; None: not known.
+
+    `cpu_seconds` are busy seconds of all its cores together (user, system and interrupts), `stolen_seconds` those in which
+    its host gave them to others. Bytes are those of the adapter with the endpoint's address, headers included.
+    """
+
+    side: Side
+    seconds: float
+    """Between both readings, by its own clock since boot."""
+    cores: int | None = None
+    cpu_seconds: float | None = None
+    stolen_seconds: float | None = None
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
+    bits_per_cpu_second: float | None = None
+    """Bits of the transfer, both ways together, over `cpu_seconds`: its throughput per busy core, in bit/s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +66,11 @@ class TransferResult:
     clock_offset: ClockOffset | None = None
     noisy: str = ""
     """What else its hosts were doing when it began, beyond the quiet limits of the lab; empty when they were quiet."""
+    costs: tuple[EndpointCost, ...] = ()
+    latency: Latency | None = None
+    """Round-trip times under its load, where they were asked for."""
+    disagreements: tuple[str, ...] = ()
+    """Which two of its witnesses disagree about what was moved, in sentences: the tool, its peer, the adapters, the clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
