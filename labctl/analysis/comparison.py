@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
+from labctl.analysis.design import Contrast, Design, Observation
 from labctl.analysis.matrix import Matrix
 from labctl.analysis.summary import t_quantile
 from labctl.model.settings import Level
 
+ALARM = 0.05
+"""How often a comparison may find a difference where there is none; all comparisons of a campaign together."""
+POWER = 0.8
+"""How surely so many runs as are said to be needed would tell a difference."""
+MOST_NEEDED = 1000
+"""More runs than this are not reckoned up: nobody makes them."""
+
 METHOD = (
     "ratio of arithmetic means; 95 % interval by the delta method on its logarithm, with Welch-Satterthwaite degrees "
-    "of freedom; runs are compared unpaired"
+    "of freedom; what blocks and hosts add to all cells alike is estimated from all cells and taken out, where there are "
+    "four cells or more; a difference is called real when its interval excludes zero and so does its p-value after Holm's "
+    "correction for all comparisons of the campaign"
 )
 
 
@@ -26,6 +37,8 @@ class Difference(StrEnum):
     SLOWER = "slower"
     NOT_TOLD = "no difference can be told"
     """The interval of the change spans zero."""
+    MAY_BE_CHANCE = "may be chance"
+    """The interval excludes zero, but among so many comparisons some do that by chance."""
     NO_INTERVAL = "no interval"
     """A side has a single run: there is a ratio, and no telling how sure it is."""
     NO_FIGURE = "no figure"
@@ -40,19 +53,28 @@ class Ratio:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    p: float | None = None
+    """How often chance alone would make a difference of this size, taken for itself."""
+    p_among_all: float | None = None
+    """The same, corrected for all comparisons of the campaign (Holm, 1979); None when this is the only one."""
+    effect: float | None = None
+    """Hedges' g: the difference of the means in standard deviations, corrected for small samples."""
+    needed: int | None = None
+    """How many runs on either side would tell a difference of this size; `MOST_NEEDED` stands for that or more."""
 
     @property
     def difference(self) -> Difference:
-        """What can be told. A difference is called real only when the interval of the change excludes zero."""
+        """What can be told. A difference is called real only when the interval of the change excludes zero, also in view
+        of all other comparisons."""
         if self.ratio is None:
             return Difference.NO_FIGURE
         if self.low is None or self.high is None:
             return Difference.NO_INTERVAL
-        if self.low > 1:
-            return Difference.FASTER
-        if self.high < 1:
-            return Difference.SLOWER
-        return Difference.NOT_TOLD
+        if self.low <= 1 <= self.high:
+            return Difference.NOT_TOLD
+        if self.p_among_all is not None and self.p_among_all >= ALARM:
+            return Difference.MAY_BE_CHANCE
+        return Difference.FASTER if self.low > 1 else Difference.SLOWER
 
     @property
     def percent(self) -> float | None:
@@ -88,45 +110,130 @@ def ratio_of_means(values: Sequence[float], baseline: Sequence[float]) -> Ratio:
     (1947) and Satterthwaite (1946) from the two shares. Good while the means are many standard errors above zero, which
     throughput of repeated runs is. No interval with fewer than two figures on either side, no ratio to a mean of zero.
     """
-    n, baseline_n = len(values), len(baseline)
-    if not n or not baseline_n or not np.mean(baseline) > 0:
-        return Ratio(n=n, baseline_n=baseline_n)
-    ratio = float(np.mean(values) / np.mean(baseline))
-    if n < 2 or baseline_n < 2 or ratio <= 0:
-        return Ratio(n=n, baseline_n=baseline_n, ratio=ratio)
-    shares = [(_squared_cv(sample) / len(sample), len(sample) - 1) for sample in (values, baseline)]
-    variance = sum(share for share, _ in shares)
-    if variance == 0:
-        return Ratio(n=n, baseline_n=baseline_n, ratio=ratio, low=ratio, high=ratio)
-    freedom = variance**2 / sum(share**2 / degrees for share, degrees in shares)
-    half = t_quantile(freedom) * math.sqrt(variance)
-    return Ratio(n=n, baseline_n=baseline_n, ratio=ratio, low=ratio * math.exp(-half), high=ratio * math.exp(half))
+    samples = {
+        name: [Observation(bits_per_second=value, block=0) for value in sample]
+        for name, sample in (("cell", values), ("baseline", baseline))
+    }
+    return _ratio(Design(samples, blocked=False), samples, "cell", "baseline")
 
 
-def compare(matrix: Matrix, figures: Mapping[str, Sequence[float]]) -> dict[str, tuple[Comparison, ...]]:
+def _ratio(design: Design, figures: Mapping[str, Sequence[Observation]], cell: str, baseline: str) -> Ratio:
+    own, theirs = _values(figures, cell), _values(figures, baseline)
+    plain = Ratio(n=len(own), baseline_n=len(theirs))
+    mean, below = design.mean(cell), design.mean(baseline)
+    if not own or not below:
+        return plain
+    if not mean:
+        return replace(plain, ratio=0.0)
+    contrast = design.contrast(cell, baseline)
+    if contrast is None:
+        return replace(plain, ratio=mean / below)
+    half = t_quantile(contrast.freedom) * math.sqrt(contrast.variance)
+    return replace(
+        plain,
+        ratio=math.exp(contrast.log_ratio),
+        low=math.exp(contrast.log_ratio - half),
+        high=math.exp(contrast.log_ratio + half),
+        p=_chance(contrast),
+        effect=hedges_g(own, theirs),
+        needed=runs_needed(contrast.log_ratio, (_squared_cv(own) + _squared_cv(theirs)) / 2),
+    )
+
+
+def _values(figures: Mapping[str, Sequence[Observation]], cell: str) -> list[float]:
+    return [one.bits_per_second for one in figures.get(cell, ())]
+
+
+def _chance(contrast: Contrast) -> float:
+    """The two-sided p-value of Student's t."""
+    if contrast.variance == 0:
+        return 1.0 if contrast.log_ratio == 0 else 0.0
+    return float(2 * stdtr(contrast.freedom, -abs(contrast.log_ratio) / math.sqrt(contrast.variance)))
+
+
+def hedges_g(values: Sequence[float], baseline: Sequence[float]) -> float | None:
+    """The difference of two means in pooled standard deviations, with Hedges' correction J = 1 - 3 / (4 df - 1) for small
+    samples (Hedges, "Distribution theory for Glass's estimator of effect size", 1981). None without a spread."""
+    freedom = len(values) + len(baseline) - 2
+    if len(values) < 2 or len(baseline) < 2:
+        return None
+    squares = sum((len(sample) - 1) * float(np.var(sample, ddof=1)) for sample in (values, baseline))
+    if squares == 0:
+        return None
+    d = float(np.mean(values) - np.mean(baseline)) / math.sqrt(squares / freedom)
+    return d * (1 - 3 / (4 * freedom - 1))
+
+
+def runs_needed(log_ratio: float, squared_cv: float) -> int | None:
+    """How many runs of each of two cells tell a ratio of this size with a power of 80 % at the level of 5 %.
+
+    The least n with n >= 2 cv^2 (t(0.975) + t(0.8))^2 / ln(ratio)^2, t with 2 n - 2 degrees of freedom (Chow, Shao and Wang,
+    "Sample Size Calculations in Clinical Research", 3.2.1). `squared_cv` is the mean of the two cells' squared coefficients
+    of variation. None when there is no spread or no difference to tell.
+    """
+    if log_ratio == 0 or squared_cv == 0:
+        return None
+    for n in range(2, MOST_NEEDED):
+        freedom = 2 * n - 2
+        spread = t_quantile(freedom) + float(stdtrit(freedom, POWER))
+        if n >= 2 * squared_cv * spread**2 / log_ratio**2:
+            return n
+    return MOST_NEEDED
+
+
+def corrected(ratios: Sequence[Ratio]) -> tuple[Ratio, ...]:
+    """The same ratios with their p-values corrected for how many they are (Holm, "A simple sequentially rejective multiple
+    test procedure", Scandinavian Journal of Statistics 6:65, 1979). Those without a p-value are left as they are."""
+    order = sorted((at for at, ratio in enumerate(ratios) if ratio.p is not None), key=lambda at: _p(ratios[at]))
+    if len(order) < 2:
+        return tuple(ratios)
+    found, floor = list(ratios), 0.0
+    for rank, at in enumerate(order):
+        floor = max(floor, min(1.0, (len(order) - rank) * _p(ratios[at])))
+        found[at] = replace(ratios[at], p_among_all=floor)
+    return tuple(found)
+
+
+def _p(ratio: Ratio) -> float:
+    assert ratio.p is not None
+    return ratio.p
+
+
+def compare(
+    matrix: Matrix, figures: Mapping[str, Sequence[Observation]], *, blocked: bool
+) -> dict[str, tuple[Comparison, ...]]:
     """Every cell's comparisons, one for each factor in which it departs from the baseline level, by cell id.
 
-    `figures` are the counted figures (bit/s) of every cell. Cells without a counterpart at the baseline have none.
+    `figures` are the counted figures of every cell; `blocked` says that the order of runs was random within blocks. Cells
+    without a counterpart at the baseline have none.
     """
-    found: dict[str, tuple[Comparison, ...]] = {}
-    for cell in matrix.cells:
-        comparisons = []
-        for factor in matrix.factors:
-            counterpart = matrix.counterpart(cell, factor)
-            if counterpart is None:
-                continue
-            comparisons.append(
-                Comparison(
-                    factor=factor,
-                    level=matrix.levels[cell][factor],
-                    baseline=matrix.levels[counterpart][factor],
-                    baseline_cell=counterpart,
-                    ratio=ratio_of_means(figures.get(cell, ()), figures.get(counterpart, ())),
-                    also_differs=matrix.also_differs(cell, counterpart),
-                )
+    design = Design(figures, blocked=blocked)
+    pairs = [
+        (cell, factor, counterpart)
+        for cell in matrix.cells
+        for factor in matrix.factors
+        if (counterpart := matrix.counterpart(cell, factor)) is not None
+    ]
+    ratios = corrected([_ratio(design, figures, cell, counterpart) for cell, _, counterpart in pairs])
+    found: dict[str, list[Comparison]] = {cell: [] for cell in matrix.cells}
+    for (cell, factor, counterpart), ratio in zip(pairs, ratios, strict=True):
+        found[cell].append(
+            Comparison(
+                factor=factor,
+                level=matrix.levels[cell][factor],
+                baseline=matrix.levels[counterpart][factor],
+                baseline_cell=counterpart,
+                ratio=ratio,
+                also_differs=_also_differs(matrix, design, cell, counterpart),
             )
-        found[cell] = tuple(comparisons)
-    return found
+        )
+    return {cell: tuple(some) for cell, some in found.items()}
+
+
+def _also_differs(matrix: Matrix, design: Design, cell: str, counterpart: str) -> tuple[str, ...]:
+    contrast = design.contrast(cell, counterpart)
+    hosts = ("hosts",) if contrast is not None and contrast.confounded else ()
+    return (*matrix.also_differs(cell, counterpart), *hosts)
 
 
 def _squared_cv(sample: Sequence[float]) -> float:

@@ -26,6 +26,7 @@ class RunFigure:
     bits_per_second: float | None
     transfers: tuple[float, ...] = ()
     warmups: tuple[float, ...] = ()
+    hosts: tuple[str, ...] = ()
     why_none: str = ""
 
 
@@ -48,6 +49,7 @@ def figure_of(run: RunRecord) -> RunFigure:
         bits_per_second=None if why else sum(counted) / len(counted),
         transfers=counted,
         warmups=_throughputs(result, counted=False),
+        hosts=run.hosts,
         why_none=why,
     )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from labctl.analysis.adaptive import Unsettled, unsettled
 from labctl.analysis.claims import CheckedClaim, check_claims
 from labctl.analysis.comparison import Comparison, Difference, Ratio, compare
+from labctl.analysis.design import Observation
 from labctl.analysis.drift import Drift, drift_of
 from labctl.analysis.figures import RunFigure, figure_of
 from labctl.analysis.matrix import Matrix, matrix_of
@@ -289,7 +290,15 @@ def _rows(
     values = {
         cell: [one.bits_per_second for one in some if one.bits_per_second is not None] for cell, some in runs.items()
     }
-    comparisons = compare(matrix, values)
+    observed = {
+        cell: [
+            Observation(bits_per_second=one.bits_per_second, block=one.replicate, hosts=one.hosts)
+            for one in some
+            if one.bits_per_second is not None
+        ]
+        for cell, some in runs.items()
+    }
+    comparisons = compare(matrix, observed, blocked=campaign.order is Order.BLOCKS)
     return tuple(
         Row(
             cell=cell.id,
@@ -538,7 +547,7 @@ def _against(best: Row, group: Sequence[Row], factor: str) -> str:
     nearest = max(ratios, key=lambda one: one.ratio.ratio or 0.0)
     least = min(ratios, key=lambda one: one.ratio.ratio or 0.0)
     name = units.level(factor, nearest.level)
-    if nearest.ratio.difference is Difference.NOT_TOLD:
+    if nearest.ratio.difference in (Difference.NOT_TOLD, Difference.MAY_BE_CHANCE):
         text = f", from which {name} can't be told apart"
     else:
         text = f", the next, {name}, {units.change(nearest.ratio)}"
@@ -551,8 +560,8 @@ def _against_baseline(baseline: str, ratio: Ratio, value: float) -> str:
     times = f", {units.significant(value)} times as much as {baseline}"
     if ratio.low is None or ratio.high is None:
         return f"{times} (too few runs for an interval)"
-    if ratio.difference is Difference.NOT_TOLD:
-        return f", but no difference from {baseline} can be told (n = {ratio.n} and {ratio.baseline_n})"
+    if ratio.difference in (Difference.NOT_TOLD, Difference.MAY_BE_CHANCE):
+        return f", but against {baseline} {units.untold(ratio)}"
     return f"{times} (95{units.SPACE}% interval {units.significant(ratio.low)} to {units.significant(ratio.high)})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from labctl.analysis.comparison import Difference, Ratio
+from labctl.analysis.comparison import MOST_NEEDED, Difference, Ratio
 from labctl.model.settings import Kind, Level, find_setting
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -100,9 +100,23 @@ def change(ratio: Ratio) -> str:
         return NOTHING
     text = percent(ratio.percent)
     if ratio.percent_interval is None:
-        return f"{text} (n too small for an interval)"
+        return f"{text} (too few or too scattered for an interval)"
     low, high = (_percent_number(bound, signed=True) for bound in ratio.percent_interval)
     return f"{text} ({low}{SPACE}to{SPACE}{high})"
+
+
+def untold(ratio: Ratio) -> str:
+    """Why a ratio is no difference, and how many runs would tell one of its size; empty for a real difference."""
+    if ratio.difference is Difference.MAY_BE_CHANCE:
+        return "may be chance: among so many comparisons some look like this without any difference"
+    if ratio.difference is not Difference.NOT_TOLD:
+        return ""
+    counts = str(ratio.n) if ratio.n == ratio.baseline_n else f"{ratio.n} and {ratio.baseline_n}"
+    text = f"no difference can be told with n = {counts}"
+    if ratio.needed is None:
+        return text
+    many = f"more than {MOST_NEEDED}" if ratio.needed >= MOST_NEEDED else f"about {ratio.needed}"
+    return f"{text}; one of this size would need {many} runs of each"
 
 
 def level(name: str, value: Level) -> str:

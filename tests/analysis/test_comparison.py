@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.comparison import Comparison, Difference, compare, ratio_of_means
+from labctl.analysis.comparison import (
+    MOST_NEEDED,
+    Comparison,
+    Difference,
+    Ratio,
+    compare,
+    corrected,
+    hedges_g,
+    ratio_of_means,
+    runs_needed,
+)
+from labctl.analysis.design import Observation
 from labctl.analysis.matrix import matrix_of
 from labctl.model.campaign import Campaign, Override, Selection
 from labctl.model.result import CellRecord
@@ -80,8 +91,11 @@ def _cells(*levels: Mapping[str, Level]) -> tuple[CellRecord, ...]:
 
 
 def _compared(campaign: Campaign, cells: tuple[CellRecord, ...]) -> dict[str, tuple[Comparison, ...]]:
-    figures = {cell.id: [1.0 + index, 1.1 + index] for index, cell in enumerate(cells)}
-    return compare(matrix_of(campaign, cells), figures)
+    figures = {
+        cell.id: [Observation(bits_per_second=value, block=block) for block, value in enumerate((1.0 + at, 1.1 + at))]
+        for at, cell in enumerate(cells)
+    }
+    return compare(matrix_of(campaign, cells), figures, blocked=False)
 
 
 def test_every_factor_is_compared_with_everything_else_equal() -> None:
@@ -140,3 +154,50 @@ def test_overrides_that_confound_a_comparison_are_named_and_mere_reporting_is_no
     cells = _cells({"scenario": "same-host", "nic_model": "virtio"}, {"scenario": "cross-host", "nic_model": "virtio"})
     (comparison,) = _compared(campaign, cells)[cells[1].id]
     assert comparison.also_differs == ("seconds",)
+
+
+def test_effect_size_against_the_formula_worked_by_hand() -> None:
+    # Means 20 and 10, pooled variance (4 + 1) / 2: d = 10 / 1.5811 = 6.3246; J = 1 - 3 / 15 = 0.8.
+    assert hedges_g([18.0, 20.0, 22.0], [9.0, 10.0, 11.0]) == pytest.approx(5.05964, rel=1e-5)
+    assert hedges_g([1.0], [2.0, 3.0]) is None
+    assert hedges_g([1.0, 1.0], [2.0, 2.0]) is None
+
+
+def test_p_values_are_those_of_welchs_test() -> None:
+    rng = np.random.default_rng(7)
+    values, baseline = rng.normal(1.01e9, 1e7, 5), rng.normal(1e9, 2e7, 4)
+    expected = stats.ttest_ind(values, baseline, equal_var=False).pvalue
+    assert ratio_of_means(values.tolist(), baseline.tolist()).p == pytest.approx(expected, rel=0.05)
+
+
+def test_holms_correction_worked_by_hand() -> None:
+    ratios = [Ratio(n=3, baseline_n=3, ratio=1.1, p=p) for p in (0.01, 0.04, 0.03, 0.005)]
+    ratios.insert(2, Ratio(n=1, baseline_n=1, ratio=2.0))
+    found = [ratio.p_among_all for ratio in corrected(ratios)]
+    assert found == [pytest.approx(0.03), pytest.approx(0.06), None, pytest.approx(0.06), pytest.approx(0.02)]
+
+
+def test_one_comparison_alone_needs_no_correction() -> None:
+    (alone,) = corrected([Ratio(n=3, baseline_n=3, ratio=1.1, p=0.01)])
+    assert alone.p_among_all is None
+
+
+def test_what_excludes_zero_by_chance_among_many_is_not_called_real() -> None:
+    plain = {"n": 3, "baseline_n": 3, "ratio": 1.1, "low": 1.01, "high": 1.2}
+    assert Ratio(**plain, p=0.03, p_among_all=0.3).difference is Difference.MAY_BE_CHANCE  # type: ignore[arg-type]
+    assert Ratio(**plain, p=0.003, p_among_all=0.03).difference is Difference.FASTER  # type: ignore[arg-type]
+
+
+def test_so_many_runs_as_are_said_to_be_needed_tell_the_difference() -> None:
+    needed = runs_needed(np.log(1.05), 0.04**2)
+    assert needed is not None
+    rng = np.random.default_rng(3)
+    told = [
+        ratio_of_means(
+            rng.normal(1.05e9, 0.042e9, needed).tolist(), rng.normal(1e9, 0.04e9, needed).tolist()
+        ).difference
+        for _ in range(1000)
+    ]
+    assert 0.76 < told.count(Difference.FASTER) / 1000 < 0.86
+    assert runs_needed(1e-6, 0.01) == MOST_NEEDED
+    assert runs_needed(0.0, 0.01) is None

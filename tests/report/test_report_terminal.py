@@ -26,7 +26,7 @@ def test_shows_every_cell_with_unit_count_interval_and_change() -> None:
     assert "161 Mbit/s" in rtl8139
     assert "94.7 to 228 Mbit/s" in rtl8139
     assert "2 of 3" in rtl8139
-    assert "-77.7 % (-82.3 to -72.0)" in rtl8139
+    assert "-77.8 % (-83.4 to -70.3)" in rtl8139
 
 
 def test_shows_flags_migrations_holes_and_faults() -> None:
