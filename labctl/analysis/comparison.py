@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
-from labctl.analysis.design import Contrast, Design, Observation
+from labctl.analysis.design import Design, Observation
 from labctl.analysis.matrix import Matrix
 from labctl.analysis.summary import t_quantile
 from labctl.model.settings import Level
@@ -128,27 +128,19 @@ def _ratio(design: Design, figures: Mapping[str, Sequence[Observation]], cell: s
     contrast = design.contrast(cell, baseline)
     if contrast is None:
         return replace(plain, ratio=mean / below)
-    half = t_quantile(contrast.freedom) * math.sqrt(contrast.variance)
     return replace(
         plain,
-        ratio=math.exp(contrast.log_ratio),
-        low=math.exp(contrast.log_ratio - half),
-        high=math.exp(contrast.log_ratio + half),
-        p=_chance(contrast),
+        ratio=math.exp(contrast.value),
+        low=math.exp(contrast.value - contrast.half),
+        high=math.exp(contrast.value + contrast.half),
+        p=contrast.p,
         effect=hedges_g(own, theirs),
-        needed=runs_needed(contrast.log_ratio, (_squared_cv(own) + _squared_cv(theirs)) / 2),
+        needed=runs_needed(contrast.value, (_squared_cv(own) + _squared_cv(theirs)) / 2),
     )
 
 
 def _values(figures: Mapping[str, Sequence[Observation]], cell: str) -> list[float]:
     return [one.bits_per_second for one in figures.get(cell, ())]
-
-
-def _chance(contrast: Contrast) -> float:
-    """The two-sided p-value of Student's t."""
-    if contrast.variance == 0:
-        return 1.0 if contrast.log_ratio == 0 else 0.0
-    return float(2 * stdtr(contrast.freedom, -abs(contrast.log_ratio) / math.sqrt(contrast.variance)))
 
 
 def hedges_g(values: Sequence[float], baseline: Sequence[float]) -> float | None:
@@ -182,21 +174,24 @@ def runs_needed(log_ratio: float, squared_cv: float) -> int | None:
 
 
 def corrected(ratios: Sequence[Ratio]) -> tuple[Ratio, ...]:
-    """The same ratios with their p-values corrected for how many they are (Holm, "A simple sequentially rejective multiple
-    test procedure", Scandinavian Journal of Statistics 6:65, 1979). Those without a p-value are left as they are."""
-    order = sorted((at for at, ratio in enumerate(ratios) if ratio.p is not None), key=lambda at: _p(ratios[at]))
-    if len(order) < 2:
+    """The same ratios with their p-values corrected for how many they are. Those without one are left as they are."""
+    told = [at for at, ratio in enumerate(ratios) if ratio.p is not None]
+    if len(told) < 2:
         return tuple(ratios)
-    found, floor = list(ratios), 0.0
-    for rank, at in enumerate(order):
-        floor = max(floor, min(1.0, (len(order) - rank) * _p(ratios[at])))
-        found[at] = replace(ratios[at], p_among_all=floor)
+    found = list(ratios)
+    for at, p in zip(told, holm([ratio.p for ratio in ratios if ratio.p is not None]), strict=True):
+        found[at] = replace(found[at], p_among_all=p)
     return tuple(found)
 
 
-def _p(ratio: Ratio) -> float:
-    assert ratio.p is not None
-    return ratio.p
+def holm(ps: Sequence[float]) -> tuple[float, ...]:
+    """p-values corrected for how many they are (Holm, "A simple sequentially rejective multiple test procedure",
+    Scandinavian Journal of Statistics 6:65, 1979)."""
+    found, floor = list(ps), 0.0
+    for rank, at in enumerate(sorted(range(len(ps)), key=lambda at: ps[at])):
+        floor = max(floor, min(1.0, (len(ps) - rank) * ps[at]))
+        found[at] = floor
+    return tuple(found)
 
 
 def compare(
