@@ -43,6 +43,11 @@ HABITS = {
         another_nic_model="e1000",
         never_boots=lambda image: replace(image, initrd="", command_line=""),
     ),
+    Hypervisor.VSPHERE: Habits(
+        nic_model="vmxnet3",
+        another_nic_model="e1000",
+        never_boots=lambda image: replace(image, template="never-boots", customisation=Customisation.NONE),
+    ),
     Hypervisor.HYPERV: Habits(
         nic_model="synthetic",
         another_nic_model="sr-iov",

@@ -34,7 +34,7 @@ _CLONE, _CREATE, _POWER_ON = "VirtualMachine.clone", "Folder.createVm", "Virtual
 
 @dataclass(frozen=True, kw_only=True)
 class Creation:
-    """One VM, from its request until it runs. Some fifteen calls, and the looks at its tasks."""
+    """One VM, from its request until it runs. Some thirty calls, however large the inventory, and the looks at its tasks."""
 
     lab: Lab
     places: Places

@@ -75,7 +75,7 @@ class VsphereDriver:
 
     def address(self, vm: Vm, *, timeout: float) -> IPv4Address:
         """The address that the VM was created with, or that VMware Tools tell of its adapter."""
-        if vm.address is not None:
+        if vm.address is not None and self._lab.network().is_static:
             return vm.address.ip
         subnets = addresses.expected_subnets(self._lab.network(), tuple(self._lab.hosts.values()))
         with _naming(vm.host):

@@ -150,7 +150,7 @@ class Inventory:
 
 
 def choose(items: Sequence[Item], wanted: str, *, what: str, where: str, key: str, kind: str = "create-failed") -> Item:
-    """The one that a name or an inventory path means; with an empty one the only one there is.
+    """The one that a name, an inventory path or an identity (`network-7`) means; with an empty one the only one there is.
 
     Raises `LabError` of the kind given when there is none (with the nearest names) or there are several (with their
     paths). `what` says what is looked for (`network`), `where` in what, `key` where the lab file says it.
@@ -162,8 +162,8 @@ def choose(items: Sequence[Item], wanted: str, *, what: str, where: str, key: st
         raise LabError(
             f"{where} has several {what}s that " + (f"are called {wanted}." if wanted else "could be meant."),
             kind=kind,
-            why="They are " + ", ".join(sorted(item.path for item in found)[:12]) + ".",
-            todo=f"Write the inventory path of the one that is meant for {key} in the lab file.",
+            why="They are " + ", ".join(sorted(f"{item.path} ({_identity(item)})" for item in found)[:12]) + ".",
+            todo=f"Write the inventory path of the one that is meant, or its identity, for {key} in the lab file.",
         )
     names = sorted({item.name for item in items})
     near = difflib.get_close_matches(wanted.rsplit("/", 1)[-1], names, n=3, cutoff=0.4) or names[:3]
@@ -182,7 +182,12 @@ def plain(name: str) -> str:
 
 def _means(wanted: str, item: Item) -> bool:
     path = "/" + wanted.strip("/")
-    return item.name == wanted or item.path == path or ("/" in wanted.strip("/") and item.path.endswith(path))
+    by_path = item.path == path or ("/" in wanted.strip("/") and item.path.endswith(path))
+    return by_path or wanted in (item.name, _identity(item))
+
+
+def _identity(item: Item) -> str:
+    return str(getattr(item.ref, "_moId", item.ref))
 
 
 def _view(session: Session, root: Any, kinds: Mapping[type[Any], Sequence[str]]) -> list[Row]:  # noqa: ANN401

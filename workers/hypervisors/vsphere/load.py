@@ -2,7 +2,7 @@
 
 Hosts tell their vCenter averages over 20 s, so what is told is that old, and a load that has just begun doesn't show yet.
 Sources: `HostListSummaryQuickStats`; `PerformanceManager`, counters `net.usage.average` (KB/s) and
-`rescpu.runav1.latest` (processors in use over a minute, in hundredths of one).
+`rescpu.runav1.latest` (processors in use over a minute, in ten-thousandths of one).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def host_load(places: Places, host: str) -> HostLoad:
     return HostLoad(
         cpu=min(1.0, max(0.0, busy)),
         running=running_vms(place),
-        load=running / 100 / max(1, hardware.numCpuThreads) if running is not None else None,
+        load=running / 10_000 / max(1, hardware.numCpuThreads) if running is not None else None,
         network=network * 1024 * 8 if network is not None else None,
     )
 

@@ -43,8 +43,8 @@ def check_guest(at: HostPlace, request: VmRequest, *, guest_id: str, version: st
     spec = vim.EnvironmentBrowser.ConfigOptionQuerySpec(key=version or None, host=at.host, guestId=[guest_id])
     try:
         option = browser.QueryConfigOptionEx(spec=spec)
-    except (vmodl.fault.NotSupported, vmodl.fault.InvalidArgument, vim.fault.NotFound, vmodl.fault.InvalidRequest):
-        return
+    except (vmodl.fault.NotSupported, vmodl.fault.InvalidArgument, vmodl.fault.InvalidRequest, TypeError):
+        return  # TypeError: the library refuses descriptors that lack what the API says they have
     guests = option.guestOSDescriptor if option is not None else ()
     known = {_type_name(card) for guest in guests if guest.id == guest_id for card in guest.supportedEthernetCard}
     if known and definition.api_name(model) not in known:
