@@ -17,7 +17,7 @@ from labctl.model.scenario import OWN_HOST, Scenario
 from labctl.model.settings import Level
 from labctl.plan.applicability import HOSTS
 from labctl.plan.choose import Places, Resources, WaitingRun
-from labctl.plan.estimate import Costs, run_seconds
+from labctl.plan.estimate import Costs, run_seconds, usual_costs
 from labctl.plan.hypervisors import hosts_for_vms
 from labctl.plan.matrix import Matrix
 from labctl.plan.placement import find_placements, hosts_for
@@ -67,7 +67,7 @@ class KnownCampaign:
         self._next_opening: Opening | None = None
         self._looked_at = 0.0
         self._longest: tuple[float, float] | None = None
-        self._costs = Costs()
+        self._costs = usual_costs(self.lab)
         self._learnt_at: float | None = None
         self._seconds: dict[str, float] = {}
         self._name_resources()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from labctl.model.campaign import Campaign, Cell
-from labctl.model.lab import Lab
+from labctl.model.lab import GuestSystem, Lab
+from labctl.model.nic import Hypervisor
 from labctl.model.scenario import OTHER_HOST, OWN_HOST, Scenario
 from labctl.plan.applicability import HOSTS
 from labctl.plan.matrix import Matrix
@@ -34,6 +35,19 @@ class Costs:
     teardown: float = 0.5
     """Removing the VMs and storing the result."""
     measured: Mapping[Scenario, float] = field(default_factory=dict)
+
+
+_CLONED = Costs(boot=60.0, verify=5.0, transfer=2.0, migration=5.0, teardown=10.0)
+"""A guess until runs were measured: VMs with disks, whose hosts and guests are asked by calls that take a second each."""
+_WINDOWS_BOOT = 150.0
+
+
+def usual_costs(lab: Lab) -> Costs:
+    """What runs in this lab presumably take beside their transfers, as long as none was measured."""
+    if lab.simulated is not None or any(host.hypervisor is Hypervisor.KVM for host in lab.hosts.values()):
+        return Costs()
+    windows = any(image.system is GuestSystem.WINDOWS for image in lab.images.values())
+    return replace(_CLONED, boot=_WINDOWS_BOOT) if windows else _CLONED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +95,7 @@ def run_seconds(campaign: Campaign, cell: Cell, *, costs: Costs | None = None) -
 def needs_of(campaign: Campaign, cell: Cell, lab: Lab, *, costs: Costs | None = None) -> Needs:
     """What one run of the cell needs."""
     settings = settings_of(campaign, cell)
-    seconds = run_seconds(campaign, cell, costs=costs)
+    seconds = run_seconds(campaign, cell, costs=costs or usual_costs(lab))
     return _needs(lab, cell.scenario, seconds, str(settings.get("peer", OWN_HOST)), hosts_for(settings, lab))
 
 
@@ -92,9 +106,10 @@ def estimate(
 
     With its `matrix` the campaign is judged once.
     """
-    cells = _tally(campaign, lab, matrix or Matrix(campaign, lab), costs or Costs())
+    costs = costs or usual_costs(lab)
+    cells = _tally(campaign, lab, matrix or Matrix(campaign, lab), costs)
     measured = _repeated(campaign, cells, most=most)
-    anchors = _anchors(campaign, lab, sum(measured.values()), costs or Costs())
+    anchors = _anchors(campaign, lab, sum(measured.values()), costs)
     needs: Counter[Needs] = Counter(anchors)
     for (_, each), runs in measured.items():
         needs[each] += runs
@@ -108,7 +123,7 @@ def estimate(
 
 def longest_run(campaign: Campaign, lab: Lab, *, costs: Costs | None = None, matrix: Matrix | None = None) -> float:
     """Seconds of the longest of the campaign's runs; 0 when it has none."""
-    cells = _tally(campaign, lab, matrix or Matrix(campaign, lab), costs or Costs())
+    cells = _tally(campaign, lab, matrix or Matrix(campaign, lab), costs or usual_costs(lab))
     return max((needs.seconds for _, needs in cells), default=0.0)
 
 

@@ -106,9 +106,9 @@ def test_a_cell_without_a_placement_has_no_order() -> None:
 
 
 def test_every_cell_of_the_campaigns_that_come_along_becomes_an_order_that_travels() -> None:
-    lab = load_lab(CONFIGS / "labs" / "local.yaml")
+    labs = {name: load_lab(CONFIGS / "labs" / f"{name}.yaml") for name in ("local", "vsphere", "hyperv")}
     for path in (CONFIGS / "campaigns").glob("*.yaml"):
-        campaign = load_campaign(path)
+        campaign, lab = load_campaign(path), labs.get(path.stem.partition("-")[0], labs["local"])
         made = 0
         for each in cells(campaign):
             if each.levels.get("nic_model") == "vt-d":
