@@ -52,7 +52,8 @@ class SimulatedPowerShell:
         return
 
     def _answering(self) -> None:
-        if self._centre.hosts[self._host].down:
+        host = self._centre.hosts[self._host]
+        if host.down or host.unheard:
             raise LabError(f"Host {self._host} doesn't answer.", kind="unreachable", why="No route to host.")
 
     def _run(self, script: Script, document: Mapping[str, Json], caller: Caller) -> Json:

@@ -125,6 +125,8 @@ class SimulatedHost:
     separator: str = "."
     """The decimal point of the language that its logs are in."""
     down_until: float = 0.0
+    unheard: bool = False
+    """It works, but nobody hears of it."""
 
     @property
     def down(self) -> bool:

@@ -43,7 +43,8 @@ def notes_text(request: VmRequest) -> str:
 
 def read_notes(text: str) -> Notes | None:
     """What the notes say; None for those of a VM that is not ours."""
-    line = next((line for line in text.splitlines() if line.startswith(MARK_PREFIX)), "")
+    # The last one: the name of a lab stands before it, and holds what its author likes.
+    line = next((line for line in reversed(text.splitlines()) if line.startswith(MARK_PREFIX)), "")
     try:
         document = json.loads(line[len(MARK_PREFIX) :])
         numbers = {name: int(document[name]) for name in ("campaign", "run", "attempt")}

@@ -234,7 +234,8 @@ class Migration:
                     if self._guard.stopped
                     else f"It had not ended {self._order.deadline:g} s after it began."
                 )
-                self._cancel(job)
+                if not self._cancel(job):
+                    tried.error += f" It still goes on: host {self._source.name} didn't end it when it was asked to."
                 return None
             # Not the guard's sleep: an attempt that is asked to end has to bring the VM back first.
             time.sleep(min(SAMPLE_SECONDS, max(deadline.left, 0.01)))
@@ -251,19 +252,22 @@ class Migration:
         if on_sample is not None:
             on_sample(sample)
 
-    def _cancel(self, job: Job) -> None:
-        """End the migration at the management service, then the script that watches it."""
+    def _cancel(self, job: Job) -> bool:
+        """End the migration at the management service, then the script that watches it; whether the former has ended."""
+        ended = False
         deadline = Deadline.after(SETTLE_SECONDS)
         while not deadline.passed:
             with suppress(LabError):
                 answer = self._connections.call(
                     self._source.name, "cancel-move", {"id": self._id}, timeout=POLL_SECONDS
                 )
-                if answer.whole("left") == 0:
-                    break
+                ended = answer.whole("left") == 0
+            if ended:
+                break
             time.sleep(min(SAMPLE_SECONDS, deadline.left))
         with suppress(LabError):
             job.cancel(timeout=POLL_SECONDS)
+        return ended
 
     def _said(self, error: ScriptError) -> LabError:
         """An error of Move-VM or Compare-VM; one of the security packages says what is missing and where to set it."""
