@@ -21,18 +21,38 @@ function Stop-Script {
 }
 
 function Write-JobProgress {
-    # Says how far a job is. The file is replaced as a whole, so that no reader sees half of it.
+    # Says how far a job is. What can't be written at this moment is said the next time.
     param([Parameter(Mandatory = $true)] [System.Collections.IDictionary] $Progress)
     $folder = [System.Environment]::GetEnvironmentVariable('LABCTL_JOB')
     if ($folder) {
-        Write-WholeFile (Join-Path $folder 'progress') (ConvertTo-AnswerJson $Progress)
+        try {
+            Write-WholeFile (Join-Path $folder 'progress') (ConvertTo-AnswerJson $Progress)
+        } catch [System.IO.IOException], [System.UnauthorizedAccessException] {
+            $null = $_
+        }
     }
 }
 
 function Write-WholeFile([string] $Path, [string] $Text) {
+    # Replaced as a whole, so that nobody reads half of it.
     $new = "$Path.new"
-    [System.IO.File]::WriteAllText($new, $Text, (New-Object -TypeName System.Text.UTF8Encoding -ArgumentList $false))
+    [System.IO.File]::WriteAllText($new, $Text)
     Move-Item -LiteralPath $new -Destination $Path -Force
+}
+
+function Read-WholeFile([string] $Path) {
+    # Without keeping who replaces it from doing so. Null when there is none.
+    try {
+        $file = [System.IO.File]::Open($Path, 'Open', 'Read', 'ReadWrite, Delete')
+    } catch [System.IO.IOException] {
+        return $null
+    }
+    $reader = New-Object -TypeName System.IO.StreamReader -ArgumentList $file
+    try {
+        return $reader.ReadToEnd()
+    } finally {
+        $reader.Dispose()
+    }
 }
 
 function ConvertFrom-Request([string] $Text) {
@@ -178,9 +198,9 @@ function Get-Answer([string] $Script, [string] $Document) {
     }
 }
 
-function Invoke-Request([string[]] $Request) {
-    # The answer to a request, between the markers that the request asks for. In base64, so that no code page on its way
-    # means anything. Lines: version, number of this request, name of the script, this text, the script, the document.
+function Get-EncodedAnswer([string[]] $Request) {
+    # The answer to a request in base64, so that no code page on its way means anything. Lines of a request: version, number
+    # of this request, name of the script, this text, the script, the document.
     [System.Threading.Thread]::CurrentThread.CurrentCulture = [System.Globalization.CultureInfo]::InvariantCulture
     try {
         # Programs that scripts start are read as UTF-8, where they care.
@@ -190,6 +210,10 @@ function Invoke-Request([string[]] $Request) {
         $null = $_
     }
     $answer = Get-Answer (ConvertFrom-Request $Request[4]) (ConvertFrom-Request $Request[5])
-    $text = [System.Convert]::ToBase64String([System.Text.Encoding]::UTF8.GetBytes($answer))
-    "`n<labctl $($Request[1])>`n$text`n</labctl $($Request[1])>`n"
+    [System.Convert]::ToBase64String([System.Text.Encoding]::UTF8.GetBytes($answer))
+}
+
+function Invoke-Request([string[]] $Request) {
+    # The answer to a request, between the markers that the request asks for.
+    "`n<labctl $($Request[1])>`n$(Get-EncodedAnswer $Request)`n</labctl $($Request[1])>`n"
 }

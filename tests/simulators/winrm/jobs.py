@@ -79,7 +79,8 @@ class Jobs:
             job = self._jobs.get(id)
             if job is None:
                 return {"state": "none", "progress": None, "answer": None}
-            return {"state": job.state, "progress": job.progress, "answer": job.answer}
+            progress = None if job.progress is None else json.dumps(job.progress)
+            return {"state": job.state, "progress": progress, "answer": job.answer}
 
     def _cancel(self, id: str) -> str:
         with self._lock:
