@@ -7,7 +7,7 @@ nothing until it goes on. A VM of some GiB takes seconds for either.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 
@@ -15,13 +15,23 @@ from pyVmomi import vim, vmodl
 
 from labctl.errors import LabError
 from labctl.model.lab import ChannelKind, Image, Lab, Login, SshAccess
-from labctl.model.result import Fact
+from labctl.model.order import MigrationOrder
+from labctl.model.result import Fact, MigrationSample
 from workers.channels.base import Channel, ChannelError
 from workers.channels.ssh import SshChannel
 from workers.channels.vmtools import VmToolsChannel
 from workers.guard import Deadline, Guard
-from workers.hypervisors.base import NAME_PREFIX, HostLoad, Lack, OwnedVm, OwnershipMark, Vm, VmRequest
-from workers.hypervisors.vsphere import addresses, events, facts, load, rights
+from workers.hypervisors.base import (
+    NAME_PREFIX,
+    HostLoad,
+    Lack,
+    MigrationOutcome,
+    OwnedVm,
+    OwnershipMark,
+    Vm,
+    VmRequest,
+)
+from workers.hypervisors.vsphere import addresses, events, facts, load, migration, paths, rights
 from workers.hypervisors.vsphere import vm as vms
 from workers.hypervisors.vsphere.connection import Connections, Session
 from workers.hypervisors.vsphere.creation import Creation
@@ -108,6 +118,34 @@ class VsphereDriver:
             found = self._require(vm)
             return vms.read_back(self._session(vm), found, self.locate(vm) or vm.host)
 
+    def migrate(
+        self,
+        vm: Vm,
+        destination: str,
+        order: MigrationOrder,
+        *,
+        on_sample: Callable[[MigrationSample], None] | None = None,
+    ) -> MigrationOutcome:
+        """Move a running VM by vMotion; see `VmDriver.migrate`. Bandwidth and the ways to end sooner are vSphere's own to
+        choose: an order that sets them is refused."""
+        with _naming(vm.host):
+            found = self._require(vm)
+            source = self.locate(vm) or vm.host
+        reason = paths.check_inventory(self._lab, source, destination)
+        if reason:
+            return migration.not_started("refused", reason)
+        return migration.Migration(
+            self._places,
+            found.ref,
+            vm,
+            lab=self._lab,
+            source=source,
+            destination=destination,
+            order=order,
+            own=self._moves,
+            guard=self._guard,
+        ).run(on_sample)
+
     def pause(self, vm: Vm) -> None:
         """Suspend the VM."""
         with _naming(vm.host):
@@ -143,6 +181,11 @@ class VsphereDriver:
         """What the host was doing during the last 20 s or so, as its vCenter has heard of it: the host isn't asked."""
         with _naming(host):
             return load.host_load(self._places, host)
+
+    def check_migration(self, source: str, destination: str) -> str:
+        """Why a VM can't be migrated between two hosts, in a sentence; empty when nothing speaks against it."""
+        with _naming(source):
+            return paths.check(self._places, self._lab, source, destination)
 
     def incidents(self, vm: Vm, *, since: float) -> tuple[str, ...]:
         """What others did to the VM, as its vCenter remembers."""
