@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from workers.hypervisors.vsphere.events import OwnMoves, VmEvent, judge, same_account
+from workers.hypervisors.vsphere.events import VmEvent, judge, same_account
 
 US = "VSPHERE.LOCAL\\labctl"
 NOON = 1_796_040_000.0

@@ -160,7 +160,7 @@ class GuestTools:
     def _refused(self, what: str, fault: vmodl.MethodFault) -> ChannelError:
         if isinstance(fault, vim.fault.InvalidGuestLogin):
             todo = f"Check user {self._login.user} and {self._login.password} (`login` of the image)."
-        elif isinstance(fault, vmodl.fault.NoPermission):
+        elif isinstance(fault, vim.fault.NoPermission):
             todo = f"Give the user of labctl the privilege {fault.privilegeId} on the VM."
         elif isinstance(fault, vim.fault.GuestPermissionDenied):
             todo = f"Let user {self._login.user} of the guest (`login` of the image) do that."
