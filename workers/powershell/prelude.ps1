@@ -111,7 +111,7 @@ function ConvertTo-AnswerJson($Value, [int] $Depth = 0) {
         if ($Value) { return 'true' } else { return 'false' }
     }
     if ($Value -is [System.Enum]) {
-        return ConvertTo-JsonText $Value.ToString()
+        return ConvertTo-JsonText ($Value.ToString())
     }
     if ($Value -is [byte] -or $Value -is [sbyte] -or $Value -is [int16] -or $Value -is [uint16] -or $Value -is [int] -or
         $Value -is [uint32] -or $Value -is [long] -or $Value -is [uint64] -or $Value -is [decimal]) {
@@ -124,17 +124,17 @@ function ConvertTo-AnswerJson($Value, [int] $Depth = 0) {
         return $Value.ToString('R', $invariant)
     }
     if ($Value -is [datetime]) {
-        return ConvertTo-JsonText $Value.ToUniversalTime().ToString("yyyy-MM-dd'T'HH:mm:ss.ffffff'Z'", $invariant)
+        return ConvertTo-JsonText ($Value.ToUniversalTime().ToString("yyyy-MM-dd'T'HH:mm:ss.ffffff'Z'", $invariant))
     }
     if ($Value -is [System.DateTimeOffset]) {
-        return ConvertTo-JsonText $Value.UtcDateTime.ToString("yyyy-MM-dd'T'HH:mm:ss.ffffff'Z'", $invariant)
+        return ConvertTo-JsonText ($Value.UtcDateTime.ToString("yyyy-MM-dd'T'HH:mm:ss.ffffff'Z'", $invariant))
     }
     if ($Value -is [timespan]) {
         return $Value.TotalSeconds.ToString('R', $invariant)
     }
     if ($Value -is [guid] -or $Value -is [version] -or $Value -is [uri] -or $Value -is [System.Net.IPAddress] -or
         $Value -is [System.Net.NetworkInformation.PhysicalAddress]) {
-        return ConvertTo-JsonText $Value.ToString()
+        return ConvertTo-JsonText ($Value.ToString())
     }
     if ($Value -is [System.Collections.IDictionary]) {
         $members = @(foreach ($key in $Value.Keys) {
@@ -172,7 +172,7 @@ function Get-Failure($Record) {
         '"kind":' + (ConvertTo-AnswerJson $kind)
         '"message":' + (ConvertTo-AnswerJson ([string] $exception.Message))
         '"id":' + (ConvertTo-AnswerJson ([string] $Record.FullyQualifiedErrorId))
-        '"category":' + (ConvertTo-AnswerJson $Record.CategoryInfo.Category.ToString())
+        '"category":' + (ConvertTo-AnswerJson ([string] $Record.CategoryInfo.Category))
         '"position":' + (ConvertTo-AnswerJson $position)
         '"hresult":' + (ConvertTo-AnswerJson ([long] $exception.HResult))
         '"detail":' + $detail

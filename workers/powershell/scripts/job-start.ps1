@@ -87,9 +87,9 @@ if (Test-Path -LiteralPath $claim) {
 [void] (New-Item -ItemType Directory -Path $folder -Force)
 Write-WholeFile (Join-Path $folder 'request') $Document.request
 $encoded = [System.Convert]::ToBase64String([System.Text.Encoding]::Unicode.GetBytes($work.ToString()))
-$program = (Get-Process -Id $PID).Path
+$options = '-NoLogo -NoProfile -NonInteractive -ExecutionPolicy Bypass -EncodedCommand'
 $created = Invoke-CimMethod -ClassName Win32_Process -MethodName Create -Arguments @{
-    CommandLine      = '"{0}" -NoLogo -NoProfile -NonInteractive -ExecutionPolicy Bypass -EncodedCommand {1}' -f $program, $encoded
+    CommandLine      = '"{0}" {1} {2}' -f (Get-Process -Id $PID).Path, $options, $encoded
     CurrentDirectory = $folder
 }
 if ($created.ReturnValue -ne 0) {
