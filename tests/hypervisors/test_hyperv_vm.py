@@ -14,7 +14,8 @@ from labctl.model.lab import Customisation, Lab
 from tests.hypervisors.guests import Guests, an_order, guests_of
 from tests.hypervisors.hyperv_guests import maker
 from tests.simulators.hyperv.lab import a_datacentre, a_lab
-from tests.simulators.hyperv.state import OFF, RUNNING, Adapter, Datacentre, Event, SimulatedVm
+from tests.simulators.hyperv.operations import Caller, run
+from tests.simulators.hyperv.state import OFF, RUNNING, Adapter, Datacentre, Event, Refusal, SimulatedVm
 from workers.hypervisors.base import Vm
 from workers.hypervisors.hyperv.definition import notes_text
 
@@ -97,6 +98,7 @@ class TestAdapters:
         assert centre.hosts["a"].devices == set()
         facts = guests.driver.read_back(vm)
         assert (facts["nic.model"], facts["nic.backend"]) == ("vt-d", device)
+        assert vm.mac == "00:1b:21:00:00:01", "the device's own"
         guests.driver.destroy(vm)
         assert centre.hosts["a"].devices == {device}
 
@@ -212,10 +214,7 @@ class TestOwnership:
         """H8: it may have changed since it was read."""
         vm = guests.create()
         (seen,) = centre.hosts["a"].vms.values()
-        from tests.simulators.hyperv.operations import Caller, run
-        from tests.simulators.hyperv.state import Refusal
-
-        folder = seen.path
+        folder = rf"D:\labctl\labctl-{vm.uuid}"
         for document in (
             {"id": seen.id, "uuid": vm.uuid, "name": "labctl-other", "folder": folder},
             {"id": "", "uuid": vm.uuid, "name": "", "folder": "D:\\"},
@@ -243,6 +242,19 @@ class TestOwnership:
         assert [(found.uuid, found.active) for found in guests.driver.owned("a")] == [(request.uuid, False)]
         guests.driver.destroy(vm)
         assert centre.hosts["a"].vms == {}
+        assert files(centre) == []
+
+    def test_one_that_was_given_up_before_its_mark_is_known_by_its_folder(
+        self, guests: Guests, centre: Datacentre
+    ) -> None:
+        request = guests.request()
+        vm = guests.expect(request, "a")
+        folder = rf"D:\labctl\labctl-{request.uuid}"
+        centre.make(centre.hosts["a"], rf"{folder}\{request.name}\half.vmcx")
+        centre.add_vm("a", SimulatedVm(name=request.name, path=rf"{folder}\{request.name}"))
+        elsewhere = centre.add_vm("a", SimulatedVm(name=request.name, path=r"D:\theirs"))
+        guests.driver.destroy(vm)
+        assert list(centre.hosts["a"].vms) == [elsewhere.id]
         assert files(centre) == []
 
 

@@ -26,6 +26,9 @@ class Caller:
     """Whether it has credentials that other hosts take, as with CredSSP."""
 
 
+DEVICE_MAC = "001B21000001"
+"""Of a device that is assigned."""
+
 NEVER_BOOTS = "never-boots"
 """A disk or ISO with this in its name holds no operating system."""
 
@@ -73,7 +76,7 @@ def create_vm(centre: Datacentre, host: SimulatedHost, document: Document, _call
             generation=document["generation"],
             vcpus=document["vcpus"],
             memory=document["memory"],
-            path=folder,
+            path=str(PureWindowsPath(folder) / document["name"]),
             notes=document["notes"],
             iso=document["iso"],
             boots=NEVER_BOOTS not in source,
@@ -103,7 +106,7 @@ def create_vm(centre: Datacentre, host: SimulatedHost, document: Document, _call
             _take_away(centre, host, vm)
             centre.remove_folder(host, folder)
             raise
-        return {"id": vm.id}
+        return {"id": vm.id, "mac": DEVICE_MAC if adapter == "vt-d" else document["mac"]}
 
 
 def remove_vm(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
@@ -116,6 +119,9 @@ def remove_vm(centre: Datacentre, host: SimulatedHost, document: Document, _call
             if vm.name != document["name"] or f'"vm": "{uuid}"' not in vm.notes:
                 raise Refusal("not-ours", f"The VM {vm.name} doesn't carry the mark of VM {uuid}.")
             _take_away(centre, host, vm)
+        for half in [one for one in host.vms.values() if one.name == document["name"] and not one.notes]:
+            if half.state == OFF and half.path.lower().startswith(f"{folder}\\".lower()):
+                _take_away(centre, host, half)
         users = [one.name for one in host.vms.values() if one.path.lower().startswith(folder.lower())]
         if users:
             raise Refusal("folder-in-use", f"The VM {users[0]} is in the folder {folder}.")

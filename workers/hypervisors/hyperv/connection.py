@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from itertools import chain, repeat
 
-from labctl.errors import LabError
+from labctl.errors import AttemptCancelled, LabError
 from labctl.model.lab import Host
+from workers.guard import Deadline, Guard
 from workers.hypervisors.hyperv.answers import Answer
 from workers.powershell.base import Job, Json, PowerShell, Script, ScriptError
 
@@ -32,6 +34,9 @@ READING = frozenset(
     }
 )
 """Scripts that change nothing, so that one whose answer was lost may be repeated."""
+
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Seconds between looks at a job; the last one is repeated."""
 
 Opener = Callable[[Host], PowerShell]
 """Makes the PowerShell of a host, without connecting yet."""
@@ -102,6 +107,42 @@ class Connections:
             return shell.job(script(name), document, name=job, timeout=timeout)
         except LabError as error:
             raise of_host(host, error) from error
+
+    def finish(
+        self, host: str, name: str, document: Mapping[str, Json], *, job: str, timeout: float, guard: Guard
+    ) -> Answer:
+        """Run a script that may take long as a job, and wait for its answer through losses of the connection.
+
+        Raises what the script raises; `LabError` (`timeout`), or `AttemptCancelled`, after the job was ended.
+        """
+        deadline = Deadline.after(timeout)
+        running = self.job(host, name, document, job=job, timeout=CALL_SECONDS)
+        for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+            try:
+                value = running.poll(timeout=CALL_SECONDS)
+            except ScriptError as error:
+                raise of_host(host, error) from error
+            except LabError as error:
+                if deadline.passed:
+                    raise of_host(host, error) from error
+                value = None
+            if value is not None:
+                return Answer(value, host=host, what=name)
+            try:
+                guard.sleep(min(pause, deadline.left))
+            except AttemptCancelled:
+                running.cancel(timeout=CALL_SECONDS)
+                raise
+            if deadline.passed:
+                break
+        running.cancel(timeout=CALL_SECONDS)
+        raise LabError(
+            f"The script {name} on host {host} had not ended after {timeout:.0f} s.",
+            kind="timeout",
+            why="It was ended.",
+            todo="See what keeps the host busy; give `timeouts` in the campaign more where it is only slow.",
+            host=host,
+        )
 
     def close(self) -> None:
         """Close all connections; they are opened again when they are used."""

@@ -139,8 +139,8 @@ def _against_nic(request: VmRequest) -> str:
             f"{request.image.generation}."
         )
     told = request.address is not None and request.image.customisation is Customisation.GUEST_OS
-    if shape.nic_model == "legacy" and told:
-        return "Hyper-V tells a guest the static address of synthetic adapters only: a legacy one needs DHCP."
+    if shape.nic_model in ("legacy", "vt-d") and told:
+        return "Hyper-V tells a guest the static address of synthetic adapters only: this one needs DHCP."
     if shape.nic_model == "vt-d" and not request.passthrough:
         return "No device of the host is named to be assigned."
     if shape.queues > 1:

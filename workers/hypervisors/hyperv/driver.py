@@ -54,9 +54,10 @@ class HypervDriver:
         """Create and start a VM. With guest customisation its guest has booted when this returns."""
         self._guard.check()
         where = self._connections.host(host)
-        self._ids[request.uuid] = vms.create(self._connections, where, request, self._guard, timeout=timeout)
+        made = vms.create(self._connections, where, request, self._guard, timeout=timeout)
+        self._ids[request.uuid] = made.id
         self._places[request.uuid] = (host,)
-        return Vm(name=request.name, uuid=request.uuid, host=host, mac=request.mac, address=request.address)
+        return Vm(name=request.name, uuid=request.uuid, host=host, mac=made.mac, address=request.address)
 
     def channel(self, vm: Vm, image: Image) -> Channel:
         """The channel into the VM, which follows it from host to host."""
@@ -145,7 +146,7 @@ class HypervDriver:
         with_it = {presence.host for presence in sight.found}
         for host in sight.asked:
             if host not in with_it:
-                vms.remove_folder(self._connections, host, vm.uuid)
+                vms.remove_folder(self._connections, host, vm.uuid, vm.name)
         if sight.errors and not sight.found:
             raise sight.errors[0]
         for known in (self._places, self._ids, self._moves, self._remarks):

@@ -45,6 +45,9 @@ BUSY_SECONDS = (2.0, 4.0, 8.0, 16.0, 30.0)
 _SSPI = re.compile(r"0x8009030[0-9a-fA-F]")
 """Errors of the security packages: no credentials (E), logon denied (C), unknown target (3), no authority (11) ..."""
 
+_UNWATCHED = frozenset({"job-lost", "job-cancelled"})
+"""Kinds of a job whose script is gone, while what it has begun may go on."""
+
 _FROM_JOB = "Msvm_MigrationJob on the source"
 
 
@@ -196,8 +199,11 @@ class Migration:
             tried.error = " ".join(part for part in (said.what, said.why, said.todo) if part)
             tried.busy = _is_busy(error)
             tried.kind = "refused" if said.kind == "no-delegation" and not tried.samples else "failed"
+            if error.kind in _UNWATCHED:
+                self._cancel(None)
         except LabError as error:
             tried.error, tried.kind = f"{error.what} {error.why}".strip(), "unreachable"
+            self._cancel(None)
         else:
             if answer is not None:
                 tried.queued_ms, tried.total_ms = answer.whole("queuedMs"), answer.whole("totalMs")
@@ -252,8 +258,9 @@ class Migration:
         if on_sample is not None:
             on_sample(sample)
 
-    def _cancel(self, job: Job) -> bool:
-        """End the migration at the management service, then the script that watches it; whether the former has ended."""
+    def _cancel(self, job: Job | None) -> bool:
+        """End the migration at the management service, then the script that watches it, if one does. Returns whether the
+        former has ended: it goes on without anybody that watches."""
         ended = False
         deadline = Deadline.after(SETTLE_SECONDS)
         while not deadline.passed:
@@ -265,8 +272,9 @@ class Migration:
             if ended:
                 break
             time.sleep(min(SAMPLE_SECONDS, deadline.left))
-        with suppress(LabError):
-            job.cancel(timeout=POLL_SECONDS)
+        if job is not None:
+            with suppress(LabError):
+                job.cancel(timeout=POLL_SECONDS)
         return ended
 
     def _said(self, error: ScriptError) -> LabError:
@@ -344,7 +352,7 @@ class Migration:
         if self._stays:
             return ""
         try:
-            vms.remove_folder(self._connections, host.name, self._vm.uuid)
+            vms.remove_folder(self._connections, host.name, self._vm.uuid, self._vm.name)
         except LabError as error:
             return f"{error.what} {error.why}".strip()
         return ""

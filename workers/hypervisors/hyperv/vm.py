@@ -14,7 +14,7 @@ from workers.guard import Deadline, Guard
 from workers.hypervisors.base import NAME_PREFIX, OwnedVm, OwnershipMark, VmRequest
 from workers.hypervisors.hyperv import definition, storage
 from workers.hypervisors.hyperv.answers import Answer
-from workers.hypervisors.hyperv.connection import CALL_SECONDS, Connections
+from workers.hypervisors.hyperv.connection import Connections
 from workers.powershell.base import Json, ScriptError
 
 DESTROY_SECONDS = 120.0
@@ -89,8 +89,16 @@ class GuestAddresses:
         return "Its integration service answers, but its adapter has no IPv4 address yet."
 
 
-def create(connections: Connections, host: Host, request: VmRequest, guard: Guard, *, timeout: float) -> str:
-    """Create and start the VM; returns its VMId. Errors as `VmDriver.create` says; nothing of it is left on failure.
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What is told of a VM when it was made: its VMId, and the address of its adapter, which a device brings along."""
+
+    id: str
+    mac: str
+
+
+def create(connections: Connections, host: Host, request: VmRequest, guard: Guard, *, timeout: float) -> Made:
+    """Create and start the VM. Errors as `VmDriver.create` says; nothing of it is left on failure.
 
     An image with guest customisation is waited for, because its address can only be set once it is up.
     """
@@ -98,22 +106,22 @@ def create(connections: Connections, host: Host, request: VmRequest, guard: Guar
     definition.check(request, host)
     document = definition.document(request, host)
     try:
-        vm_id = connections.call(host.name, "create-vm", document, timeout=max(deadline.left, CALL_SECONDS)).text("id")
+        # A job: copies of disks take long, and of a lost call nobody could tell whether its VM may still come about.
+        answer = connections.finish(
+            host.name, "create-vm", document, job=f"create-{request.uuid}", timeout=deadline.left, guard=guard
+        )
+        made = Made(id=answer.text("id"), mac=definition.common_mac(answer.text("mac")))
+        addressing = definition.address_document(request, made.id)
+        if addressing is not None:
+            _set_address(connections, host, request, addressing, guard, deadline)
     except ScriptError as error:
+        if error.kind == "job-lost":
+            _remove_half_made(connections, host, request)
         raise _creation_error(host, request, error) from error
-    except LabError:
-        # The answer was lost: it may be there, or come to be while we look.
-        _remove_half_made(connections, host, request, "")
-        raise
-    addressing = definition.address_document(request, vm_id)
-    if addressing is None:
-        return vm_id
-    try:
-        _set_address(connections, host, request, addressing, guard, deadline)
     except BaseException:
-        _remove_half_made(connections, host, request, vm_id)
+        _remove_half_made(connections, host, request)
         raise
-    return vm_id
+    return made
 
 
 def listing(connections: Connections, host: str) -> tuple[Presence, ...]:
@@ -135,9 +143,10 @@ def end(connections: Connections, presence: Presence, uuid: str) -> None:
     _remove(connections, presence.host, uuid=uuid, vm_id=presence.id, name=presence.name)
 
 
-def remove_folder(connections: Connections, host: str, uuid: str) -> None:
-    """Remove the folder of a VM that is not on the host (any more). No error when there is none."""
-    _remove(connections, host, uuid=uuid, vm_id="", name="")
+def remove_folder(connections: Connections, host: str, uuid: str, name: str) -> None:
+    """Remove the folder of a VM that is not on the host (any more), and a VM in it that never got as far as its mark. No
+    error when there is none."""
+    _remove(connections, host, uuid=uuid, vm_id="", name=name)
 
 
 def pause(connections: Connections, host: str, vm_id: str) -> None:
@@ -286,12 +295,12 @@ def _remove(connections: Connections, host: str, *, uuid: str, vm_id: str, name:
         )
 
 
-def _remove_half_made(connections: Connections, host: Host, request: VmRequest, vm_id: str) -> None:
+def _remove_half_made(connections: Connections, host: Host, request: VmRequest) -> None:
     """Remove what a failed creation left. Best effort: the error that is on its way says more than a second one."""
     try:
-        presence = find(connections, host.name, request.uuid, vm_id)
+        presence = find(connections, host.name, request.uuid)
         if presence is None:
-            remove_folder(connections, host.name, request.uuid)
+            remove_folder(connections, host.name, request.uuid, request.name)
         elif presence.mark == request.mark:
             end(connections, presence, request.uuid)
     except LabError:

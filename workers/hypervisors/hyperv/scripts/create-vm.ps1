@@ -3,7 +3,7 @@
 # In:  name, uuid, notes, folder, generation, vcpus, memory (bytes), disk (null, or parent, path, differencing), iso,
 #      secureBoot (windows, linux), adapter (synthetic, legacy, sr-iov, vt-d), switch, vlan (null: untagged), mac, vmq (null,
 #      true, false), device (location path for vt-d)
-# Out: id: the VMId
+# Out: id: the VMId, mac: address of the adapter, of a device its own
 # Errors: name-taken, mac-taken, nic-unsupported, no-switch, no-disk, create-failed
 param(
     [Parameter(Mandatory = $true)]
@@ -56,6 +56,7 @@ if (Test-Path -LiteralPath $Document.folder) {
 
 $vm = $null
 $device = $null
+$mac = [string] $Document.mac
 try {
     [void] (New-Item -ItemType Directory -Force -Path $Document.folder)
     $vm = New-VM -Name $Document.name -Generation $Document.generation -MemoryStartupBytes $Document.memory `
@@ -77,6 +78,10 @@ try {
     Get-VMNetworkAdapter -VM $vm | Remove-VMNetworkAdapter
     if ($Document.adapter -eq 'vt-d') {
         $device = Find-Device $Document.device
+        $own = @(Get-NetAdapter | Where-Object { $_.PnPDeviceID -eq $device })
+        if ($own.Count -eq 1) {
+            $mac = $own[0].MacAddress -replace '-', ''
+        }
         Disable-PnpDevice -InstanceId $device -Confirm:$false
         Dismount-VMHostAssignableDevice -LocationPath $Document.device -Force
         Add-VMAssignableDevice -VM $vm -LocationPath $Document.device
@@ -142,4 +147,4 @@ try {
     }
     throw $failure
 }
-@{ id = $vm.VMId.ToString() }
+@{ id = $vm.VMId.ToString(); mac = $mac }

@@ -42,6 +42,13 @@ if ($Document.id -ne '') {
     }
 }
 
+# One that was given up between its making and its marking: it has our name, is off, has no notes at all, and lies in the
+# folder that was made for it, whose name holds the UUID that only we know.
+foreach ($half in @(Get-VM | Where-Object { $_.VMName -eq $Document.name -and -not $_.Notes -and $_.State -eq 'Off' })) {
+    if (([string] $half.Path).StartsWith("$($Document.folder)\", 'OrdinalIgnoreCase')) {
+        Remove-VM -VM $half -Force
+    }
+}
 $users = @(Get-VM | Where-Object { ([string] $_.Path).StartsWith($Document.folder, 'OrdinalIgnoreCase') })
 if ($users.Count -gt 0) {
     Stop-Script -Kind 'folder-in-use' -Message "The VM $($users[0].VMName) is in the folder $($Document.folder)."
