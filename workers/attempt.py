@@ -17,6 +17,7 @@ from labctl.model.result import AttemptResult, Fact, FactSet, MigrationResult
 from labctl.model.scenario import Side
 from labctl.store import ClaimedAttempt, Store
 from workers import leftovers
+from workers.asked import Asked
 from workers.guard import Guard
 from workers.hypervisors.base import MigrationOutcome, OwnedVm
 from workers.journal import Journal
@@ -25,9 +26,10 @@ from workers.machines import Machines
 from workers.owner import owner_wants_parking
 from workers.placing import Endpoint, Placed, place, release
 from workers.settling import settle
+from workers.stack import hosts as host_stacks
 from workers.together import together
 from workers.transferring import roles, transfer
-from workers.verification import Asked, differences, prepare, read_machine, verify_vm
+from workers.verification import differences, prepare, read_machine, verify_vm
 from workers.whereabouts import check_incidents, check_placement, expected_host
 
 log = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class Attempt:
         with journal.phase("place"):
             self._check_path()
             self._began = clock.now()
+            self._facts_of_hosts("before", host_stacks.set_up(self._claimed, self._machines, self._store, self._guard))
             placed = place(self._claimed, self._machines, self._store, self._guard)
         with journal.phase("verify"):
             self._verify(placed)
@@ -234,6 +237,11 @@ class Attempt:
         for endpoint in placed.both:
             if endpoint.vm is not None and self._order.migration is not None:
                 self._read_inside(endpoint, when="after")
+        self._facts_of_hosts("after", host_stacks.verify(self._claimed, self._machines))
+
+    def _facts_of_hosts(self, when: str, facts: Mapping[str, Mapping[str, Fact]]) -> None:
+        for host, of_host in facts.items():
+            self._fact(f"host:{host}", when, of_host)
 
     def _fact(self, subject: str, when: str, facts: Mapping[str, Fact]) -> None:
         self._journal.facts.append(FactSet(subject=subject, when=when, facts=dict(facts)))
@@ -327,17 +335,24 @@ class Attempt:
         """Let go of the VMs, also after a cancel: with machines of its own, whose guard nobody stops."""
         guard = Guard(self._guard.fence)
         machines = Machines(self._claimed.lab, store=self._store.identity, guard=guard)
+        claimed, store = self._claimed, self._store
         try:
-            self._journal.warnings.extend(release(self._claimed, machines, self._store, park=park))
-        except AttemptCancelled as void:
-            log.warning("attempt %s: its VMs are left to who cleans after it: %s", self._claimed.id, void.why)
-        except Exception as error:
-            # The result is worth more than a clean end: what is left is recorded, and cleaning finds it.
-            log.exception("attempt %s: release failed", self._claimed.id)
-            self._journal.warnings.append(f"The VMs could not be released: {getattr(error, 'what', error)}")
+            self._let_go("VMs", lambda: release(claimed, machines, store, park=park))
+            self._let_go("settings of the hosts", lambda: host_stacks.release(claimed, machines, store, guard))
         finally:
             with suppress(LabError):
                 machines.close()
+
+    def _let_go(self, what: str, let_go: Callable[[], tuple[str, ...]]) -> None:
+        """One part of the release. The result is worth more than a clean end: what is left is recorded, and cleaning finds
+        it."""
+        try:
+            self._journal.warnings.extend(let_go())
+        except AttemptCancelled as void:
+            log.warning("attempt %s: its %s are left to who cleans after it: %s", self._claimed.id, what, void.why)
+        except Exception as error:
+            log.exception("attempt %s: release failed", self._claimed.id)
+            self._journal.warnings.append(f"The {what} could not be released: {getattr(error, 'what', error)}")
 
     def _detail(self, outcome: Outcome, *, kind: str, error: Exception, host: str = "") -> OutcomeDetail:
         return OutcomeDetail(

@@ -1,4 +1,5 @@
-"""Cleaning: what lost attempts and ended campaigns left behind is removed, by its record and its mark."""
+"""Cleaning: what lost attempts and ended campaigns left behind is removed, by its record and its mark, and settings of hosts
+that they changed are restored."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from workers.leftovers import Whose
 from workers.machines import Machines
 from workers.owner import owner_wants_parking
 from workers.placing import vm_of
+from workers.stack.hosts import BUSY, restore_left
 from workers.transferring import job_seconds
 
 log = logging.getLogger(__name__)
@@ -45,18 +47,20 @@ def clean_campaign(store: Store, campaign_id: int) -> None:
 
 
 def free_hosts(store: Store, machines: Machines, campaign_id: int) -> None:
-    """Free the hosts of a campaign's lost attempts on which nothing of them is left; count it against a host when that
-    can't be seen to."""
+    """Free the hosts of a campaign's lost attempts on which nothing of them is left and all settings are what they were
+    before; count it against a host when that can't be seen to."""
     for attempt_id in store.lost_attempts(lab=machines.lab.name):
         standing = store.standing(attempt_id)
         if standing.campaign_id != campaign_id:
             continue
         dirty = _remove_all(attempt_id, standing, machines, store) if store.has_had_vms(attempt_id) else {}
+        dirty |= restore_left(store.adjustments_of(attempt_id), machines, store)
         if _may_be_let_go(standing, dirty, store) and not _may_still_load_hosts(store, attempt_id):
             judgement.cleaned(store, attempt_id)
         else:
             for host, error in dirty.items():
-                judgement.unclean(store, attempt_id, host, error)
+                if error.kind != BUSY:
+                    judgement.unclean(store, attempt_id, host, error)
 
 
 def _remove_all(attempt_id: int, standing: Standing, machines: Machines, store: Store) -> dict[str, LabError]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from labctl import clock
 from labctl.errors import LabError, SpecError
 from labctl.model.lab import Lab
-from labctl.store import Store, VmRecord
+from labctl.store import Adjustment, Store, VmRecord
 from workers import leftovers
 from workers.cleaning import free_hosts
 from workers.guard import Guard
 from workers.leftovers import Found, Whose
 from workers.machines import Machines
+from workers.stack.hosts import restore_left
 
 _NOT_IN_LAB = "The lab has no such host, though a VM was recorded there."
 
@@ -28,6 +29,8 @@ class Sight:
     """VMs that by their records should be there and are not, on no host that they could be on."""
     lost: tuple[int, ...]
     """Attempts that were given up, or left something behind, and keep their hosts for that."""
+    changed: tuple[Adjustment, ...]
+    """Settings of hosts that attempts have left changed."""
     unreachable: dict[str, str]
 
     @property
@@ -44,7 +47,7 @@ class Sight:
     @property
     def clean(self) -> bool:
         """Whether nothing of ours is left, as far as could be seen, and all could be seen."""
-        return not (self.left or self.gone or self.lost or self.unreachable)
+        return not (self.left or self.gone or self.lost or self.changed or self.unreachable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ class Reaped:
 
     removed: tuple[str, ...]
     """Names of the VMs that are removed."""
+    restored: tuple[str, ...]
+    """Host, adapter and name of the settings that are what they were before."""
     gone: tuple[str, ...]
     """Names of the VMs of which only a record was there."""
     freed: tuple[int, ...]
@@ -118,6 +123,7 @@ def _find(lab: Lab, machines: Machines, store: Store) -> Sight:
             record for record in missed if _is_idle(record, store) and not _may_be_on(lab, record) & unreachable.keys()
         ),
         lost=store.lost_attempts(lab=lab.name),
+        changed=store.idle_adjustments(lab.name),
         unreachable=unreachable,
     )
 
@@ -147,10 +153,16 @@ def _reap(sight: Sight, machines: Machines, store: Store) -> Reaped:
         store.change_vm(record.uuid, state="gone")
     for campaign_id in dict.fromkeys(store.standing(attempt_id).campaign_id for attempt_id in sight.lost):
         free_hosts(store, machines, campaign_id)
+    # Also of hosts that were let go in quarantine, which no lease tells of any more.
+    restore_left(store.idle_adjustments(sight.lab), machines, store)
     still = store.lost_attempts(lab=sight.lab)
     failed += [f"host {host}: {why}" for host, why in sight.unreachable.items()]
     failed += [f"attempt {attempt_id} still keeps its hosts" for attempt_id in still]
+    open_still = store.idle_adjustments(sight.lab)
+    failed += [f"host {item.host}: {item.sentence}" for item in open_still]
+    kept = {item.id for item in open_still}
     return Reaped(
+        restored=tuple(f"{item.host} {item.adapter} {item.name}" for item in sight.changed if item.id not in kept),
         removed=tuple(dict.fromkeys(removed)),
         gone=tuple(record.name for record in gone),
         freed=tuple(attempt_id for attempt_id in sight.lost if attempt_id not in still),

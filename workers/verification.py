@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from labctl.errors import LabError
 from labctl.model.nic import NIC_MODELS
 from labctl.model.order import RunOrder, VmShape
 from labctl.model.result import Fact
+from workers.asked import Asked, check_mtu, check_path, check_tool, nic_mismatch, nic_missing, offload_mismatch
 from workers.channels.base import Channel
+from workers.channels.windows import WindowsChannel
 from workers.guard import Deadline, Guard
+from workers.verification_windows import read_windows_machine, verify_windows
 
 LONG_OFFLOAD_NAMES = {
     "rx": "rx-checksumming",
@@ -74,16 +76,6 @@ echo "tool=$("$1" --version 2>&1 | head -n 1)"
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a VM's adapter must turn out to be."""
-
-    mac: str
-    address: str
-    shape: VmShape
-    tool: str
-
-
 def differences(shape: VmShape, made: Mapping[str, Fact]) -> tuple[str, ...]:
     """Where what the hypervisor says it made is not what was asked for, in sentences. An unknown fact is no difference."""
     backend = None if shape.vhost is None else ("vhost" if shape.vhost else "qemu")
@@ -120,11 +112,14 @@ def verify_vm(
 ) -> Mapping[str, Fact]:
     """Set MTU and offloads, read everything back, and return it as facts. Waits for the adapter and its link.
 
-    Without `set_up` nothing is set: what a migration has changed is then seen, not mended.
+    Without `set_up` nothing is set: what a migration has changed is then seen, not mended. Windows guests are known by their
+    channel, and verified in the same way by `workers.verification_windows`.
 
     Raises `LabError`: `nic-missing`, `nic-mismatch`, `offload-mismatch`, `mtu-mismatch`, `address-missing`, `link-down`,
     `tool-missing`; each says what was asked and what was found.
     """
+    if isinstance(channel, WindowsChannel):
+        return verify_windows(channel, asked, guard=guard, set_up=set_up)
     deadline = Deadline.after(LINK_SECONDS)
     while True:
         facts = _read_vm(channel, asked, timeout=timeout, set_up=set_up)
@@ -133,16 +128,18 @@ def verify_vm(
             break
         guard.sleep(0.05)
     _check_adapter(channel.endpoint, asked, facts)
-    _check_path(channel.endpoint, asked, facts)
-    _check_tool(channel.endpoint, asked.tool, facts)
+    check_path(channel.endpoint, asked, up=facts.get("link") == 1, address=facts.get("address"), seconds=LINK_SECONDS)
+    check_tool(channel.endpoint, asked.tool, facts.get("tool"))
     return facts
 
 
 def read_machine(channel: Channel, *, tool: str, timeout: float) -> Mapping[str, Fact]:
     """Facts of a host or plain machine that is an endpoint. Raises `LabError` (`tool-missing`)."""
+    if isinstance(channel, WindowsChannel):
+        return read_windows_machine(channel, tool=tool)
     script = channel.run(["/bin/sh", "-c", MACHINE_SCRIPT, "labctl", tool], timeout=timeout)
     facts = _facts(script.require(f"Reading facts of {channel.endpoint}").stdout)
-    _check_tool(channel.endpoint, tool, facts)
+    check_tool(channel.endpoint, tool, facts.get("tool"))
     return facts
 
 
@@ -170,61 +167,17 @@ def _facts(printed: bytes) -> dict[str, Fact]:
 def _check_adapter(endpoint: str, asked: Asked, facts: Mapping[str, Fact]) -> None:
     model = NIC_MODELS[asked.shape.nic_model]
     if not facts.get("nic"):
-        raise LabError(
-            f"{endpoint} has no network adapter with address {asked.mac}.",
-            kind="nic-missing",
-            why=f"It was asked for with NIC model {model.name}; the guest has no driver for it, or the VM has no such device.",
-            todo="Add the driver to the image, or leave out the NIC model.",
-        )
+        raise nic_missing(endpoint, asked)
     driver, pci = str(facts.get("ethtool.driver") or ""), str(facts.get("pci") or "")
     if (model.linux_drivers and driver not in model.linux_drivers) or (model.pci_ids and pci not in model.pci_ids):
-        raise LabError(
-            f"{endpoint} has another adapter than the one asked for.",
-            kind="nic-mismatch",
-            why=f"Asked: {model.name} (driver {' or '.join(model.linux_drivers)}, PCI {' or '.join(model.pci_ids)}). "
-            f"Found: driver {driver or 'none'}, PCI {pci or 'none'}.",
-            todo="Look at the domain XML in the raw output.",
+        raise nic_mismatch(
+            endpoint,
+            wanted=f"{model.name} (driver {' or '.join(model.linux_drivers)}, PCI {' or '.join(model.pci_ids) or 'none'})",
+            found=f"driver {driver or 'none'}, PCI {pci or 'none'}",
         )
     for name, on in asked.shape.offloads.items():
         found = str(facts.get(f"feature.{LONG_OFFLOAD_NAMES.get(name, name)}") or "absent")
         if found.split()[0] != ("on" if on else "off"):
-            raise LabError(
-                f"{endpoint}: offload {name} is {found}, though {'on' if on else 'off'} was asked for.",
-                kind="offload-mismatch",
-                why=str(facts.get("offload.error") or "The driver keeps it fixed."),
-                todo=f"Leave out this level of offload.{name} for NIC model {model.name}.",
-            )
-    if asked.shape.mtu is not None and facts.get("mtu") != asked.shape.mtu:
-        raise LabError(
-            f"{endpoint}: MTU is {facts.get('mtu')}, though {asked.shape.mtu} was asked for.",
-            kind="mtu-mismatch",
-            why="The driver or the network below it allows no such MTU.",
-            todo="Leave out this level of mtu, or raise the MTU of the network on the hosts.",
-        )
-
-
-def _check_path(endpoint: str, asked: Asked, facts: Mapping[str, Fact]) -> None:
-    if facts.get("link") != 1:
-        raise LabError(
-            f"{endpoint}: the link of its adapter did not come up in {LINK_SECONDS:g} s.",
-            kind="link-down",
-            todo="Check the bridge of the test network on the host.",
-        )
-    if str(facts.get("address", "")) != asked.address:
-        raise LabError(
-            f"{endpoint} has address {facts.get('address') or 'none'}, though {asked.address} was given to it.",
-            kind="address-missing",
-            why="The image did not take the address from its kernel command line (`labctl.address`).",
-            todo="Use the probe image, or an image that understands it.",
-        )
-
-
-def _check_tool(endpoint: str, tool: str, facts: Mapping[str, Fact]) -> None:
-    said = str(facts.get("tool") or "")
-    if not said or "not found" in said:
-        raise LabError(
-            f"{tool} is not there in {endpoint}.",
-            kind="tool-missing",
-            why=said or "It printed no version.",
-            todo=f"Install {tool} there.",
-        )
+            why = str(facts.get("offload.error") or "The driver keeps it fixed.")
+            raise offload_mismatch(endpoint, asked, name, found=found, why=why)
+    check_mtu(endpoint, asked, facts.get("mtu"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from labctl.errors import SpecError
 from labctl.model.outcome import HostState
 from labctl.spec.values import nearest
-from labctl.store import ActiveAttempt, HostRecord, LeaseLine, Store
+from labctl.store import ActiveAttempt, Adjustment, HostRecord, LeaseLine, Store
 
 _PREFIX = "host:"
 
@@ -19,7 +19,9 @@ class HostLine:
     record: HostRecord
     lease: LeaseLine | None = None
     attempt: ActiveAttempt | None = None
-    """None while it is leased: it is being cleaned after an attempt that was lost or left a VM behind."""
+    """None while it is leased: it is being cleaned after an attempt that was lost or left something behind."""
+    changed: tuple[Adjustment, ...] = ()
+    """Its settings that attempts have changed, and that are not restored yet."""
 
 
 def host_lines(store: Store, lab: str | None = None) -> tuple[HostLine, ...]:
@@ -30,25 +32,30 @@ def host_lines(store: Store, lab: str | None = None) -> tuple[HostLine, ...]:
     for name, newest in _labs(store, lab).items():
         found = {record.host: record for record in store.hosts(name)}
         leases = {line.resource.removeprefix(_PREFIX): line for line in _leases(store, name)}
-        here = store.head(newest).lab
-        for host in dict.fromkeys([*here.hosts, *here.machines, *found, *leases]):
+        here, changed = store.head(newest).lab, store.open_adjustments(name)
+        for host in dict.fromkeys([*here.hosts, *here.machines, *found, *leases, *(item.host for item in changed)]):
             lease = leases.get(host)
             lines.append(
                 HostLine(
                     record=found.get(host) or HostRecord(lab=name, host=host),
                     lease=lease,
                     attempt=attempts.get(lease.attempt_id) if lease is not None else None,
+                    changed=tuple(item for item in changed if item.host == host),
                 )
             )
     return tuple(lines)
 
 
 def release_host(store: Store, lab: str, host: str) -> None:
-    """Give a host runs again that is quarantined or out; its lab-errors and failed checks are forgotten.
+    """Give a host runs again that is quarantined or out; its lab-errors and failed checks are forgotten. Settings of it that
+    could not be restored are taken to be right by now: whoever lets it back in has seen to them.
 
     Raises `SpecError` when there is no such host.
     """
     _require(store, lab, host)
+    for left in store.idle_adjustments(lab, host=host):
+        if left.why:
+            store.close_adjustment(left)
     store.set_host(lab, host, HostState.GOOD)
 
 

@@ -111,7 +111,7 @@ POLICY = (
             "nic-mismatch offload-mismatch mtu-mismatch link-down address-missing channel-timeout "
             "channel-refused command-failed migration-failed migration-refused server-failed "
             "server-died server-busy connect-refused client-hung truncated-output unparseable "
-            "no-data"
+            "no-data not-restored"
         ),
         action=Action.RETRY,
         blame=Blame.HOSTS,
@@ -124,7 +124,7 @@ POLICY = (
         outcome=Outcome.LAB_ERROR,
         kinds=_kinds(
             "tool-missing missing-program prepare-failed nic-unsupported accelerator-unknown "
-            "no-driver no-device no-address no-channel no-host migration-impossible"
+            "no-driver no-device no-address no-channel no-host migration-impossible offload-missing"
         ),
         action=Action.RETRY,
         stops_cell=True,
@@ -142,7 +142,7 @@ POLICY = (
     Rule(
         name="something else is in the way",
         outcome=Outcome.LAB_ERROR,
-        kinds=_kinds("not-quiet name-taken mac-taken not-ours addresses secret-unavailable clock-step"),
+        kinds=_kinds("not-quiet name-taken mac-taken not-ours addresses secret-unavailable clock-step settings-busy"),
         action=Action.RETRY,
         stops_campaign=True,
         why="Neither the host's fault nor the cell's; it may pass, and a campaign that only meets this is saved for later.",

@@ -46,7 +46,7 @@ def hosts(ctx: click.Context, lab: str | None, as_json: bool) -> None:
 @_lab_option
 @click.pass_obj
 def release(context: Context, host: str, lab: str) -> None:
-    """Give HOST runs again; its lab-errors and failed checks are forgotten."""
+    """Give HOST runs again; its lab-errors and failed checks are forgotten, and settings that could not be restored."""
     with opened_store(context) as store:
         release_host(store, lab, host)
     click.echo(f"Host {host} of lab {lab} is good again.")
@@ -76,6 +76,7 @@ def host_facts(line: HostLine) -> dict[str, Any]:
         "why": record.why,
         "since": stamp(record.since) if record.since else None,
         "next_check": stamp(record.next_check) if _is_checked(line) else None,
+        "not_restored": [item.sentence for item in line.changed if item.why],
         "leased_by": None
         if lease is None
         else {
@@ -132,7 +133,8 @@ def _doing(line: HostLine) -> str:
 
 def _why(line: HostLine) -> str:
     record = line.record
+    said = [f"{item.sentence}." for item in line.changed if item.why]
     if record.state is HostState.GOOD:
-        return ""
+        return " ".join(said)
     check = f"; next health check {moment(record.next_check)}" if _is_checked(line) else ""
-    return f"{record.why} (since {moment(record.since)}{check})"
+    return " ".join([f"{record.why} (since {moment(record.since)}{check})", *said])

@@ -56,7 +56,7 @@ class Adjustments(Room):
         this attempt's, and keeps what it was at first.
 
         `durable` is as for `record_vm`. Raises `AttemptCancelled` when the attempt was given up, and `LabError`
-        (`not-restored`) while somebody else is restoring one of the settings, or another attempt in progress has it.
+        (`settings-busy`) while somebody else is restoring one of the settings, or another attempt in progress has it.
         """
         with self._db.writing(durable=durable) as db:
             require_claimed(db, attempt_id)
@@ -119,7 +119,7 @@ def _require_idle(db: Connection, found: Row[Any]) -> None:
         return
     raise LabError(
         f"{found.name} of host {found.host} can't be changed now.",
-        kind="not-restored",
+        kind="settings-busy",
         why="It is being restored to what it was before an earlier attempt."
         if idle
         else f"Attempt {found.attempt_id} has changed it and is in progress.",

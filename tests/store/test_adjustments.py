@@ -98,7 +98,7 @@ def test_a_setting_of_another_attempt_in_progress_is_not_taken_over(store: Store
     _, (tso,) = changed(store, TSO)
     with pytest.raises(LabError, match="can't be changed") as refused:
         changed(store, replace(TSO, name="gso"), TSO, resources=OTHER)
-    assert (refused.value.kind, refused.value.host) == ("not-restored", "a")
+    assert (refused.value.kind, refused.value.host) == ("settings-busy", "a")
     assert store.open_adjustments() == (tso,), "all are recorded or none"
 
 

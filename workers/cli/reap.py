@@ -94,10 +94,12 @@ def _lines(sight: Sight, reaped: Reaped | None) -> Iterable[str]:
     if sight.lost:
         kept = ", ".join(str(attempt) for attempt in sight.lost)
         yield f"Lab {sight.lab}: hosts are kept for what attempt {kept} left."
+    yield from (f"Host {item.host}: {item.sentence}" for item in sight.changed if reaped is None)
     if reaped is None:
         yield from (f"Host {host} could not be looked at: {why}" for host, why in sight.unreachable.items())
     else:
         yield from (f"Not done: {what}" for what in reaped.failed)
+        yield from (f"Restored to what it was: {what}" for what in reaped.restored)
         if reaped.removed or reaped.gone or reaped.freed:
             yield (
                 f"Lab {sight.lab}: {len(reaped.removed)} VMs removed, {len(reaped.gone)} records closed, "
@@ -113,11 +115,13 @@ def _facts(sight: Sight, reaped: Reaped | None) -> dict[str, Any]:
         "reported": [_vm(found) for found in sight.reported],
         "gone": [_record(record) for record in sight.gone],
         "lost_attempts": list(sight.lost),
+        "changed": [{"host": item.host, "setting": item.sentence} for item in sight.changed],
         "unreachable": dict(sight.unreachable),
     }
     if reaped is not None:
         facts |= {
             "removed": list(reaped.removed),
+            "restored": list(reaped.restored),
             "closed": list(reaped.gone),
             "freed_attempts": list(reaped.freed),
             "failed": list(reaped.failed),
