@@ -41,9 +41,8 @@ class WinrmEndpoint:
         transports: frozenset[str] = frozenset({"ntlm"}),
         certificates: Path | None = None,
         quotas: Quotas | None = None,
-        process: Process | None = None,
     ) -> None:
-        """`certificates` holds `server.pem` and `server.key`: then it is HTTPS. `process` replaces the simulated PowerShell."""
+        """`certificates` holds `server.pem` and `server.key`: then it is HTTPS."""
         self.host = host
         self.transports = transports
         self.mishaps = Mishaps()
@@ -58,7 +57,6 @@ class WinrmEndpoint:
         self.unencrypted = 0
         """Bodies that came over plain HTTP without encryption."""
         self._run = run
-        self._process = process
         self._tls = _tls(certificates) if certificates is not None else None
         self._certificate = _der(certificates) if certificates is not None else b""
         self._closing = threading.Event()
@@ -186,8 +184,6 @@ class WinrmEndpoint:
             output.write("stdout", before)
         if self.mishaps.hits("progress_on_stderr"):
             output.write("stderr", PROGRESS)
-        if self._process is not None:
-            return self._process.run(stdin, output, ended)
         context = Context(
             host=self.host,
             user=identity.user,

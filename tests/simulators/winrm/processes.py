@@ -1,10 +1,7 @@
-"""What a command of a shell runs: a PowerShell that answers one request, simulated by name and input, or a real `pwsh`."""
+"""What a command of a shell runs: a PowerShell that answers one request, whose scripts are Python (or see `pwsh.py`)."""
 
 from __future__ import annotations
 
-import base64
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,9 +9,6 @@ from typing import Protocol
 
 from workers.powershell import envelope
 from workers.powershell.base import Json
-
-COMMAND = "powershell.exe"
-PWSH = shutil.which("pwsh")
 
 
 class ScriptFailure(Exception):
@@ -99,38 +93,3 @@ class Simulated:
         except ScriptFailure as failure:
             return {"ok": False, "data": None, "error": failure.error}
         return {"ok": True, "data": data, "error": None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Real:
-    """A real PowerShell 7 with the real scripts, and a module in place of those of Windows."""
-
-    prepare: bytes = b""
-    """PowerShell that is run before the prelude: it loads the module."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    def run(self, stdin: bytes, output: Output, ended: threading.Event) -> int:
-        """Give the request to `pwsh`, with what prepares it before the prelude."""
-        assert PWSH is not None
-        lines = stdin.split(b"\n")
-        lines[3] = base64.b64encode(self.prepare + b"\n" + base64.b64decode(lines[3]))
-        process = subprocess.Popen(
-            [PWSH, *envelope.arguments()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(self.environment) or None,
-        )
-        watch = threading.Thread(target=_kill_when, args=(ended, process), daemon=True)
-        watch.start()
-        stdout, stderr = process.communicate(b"\n".join(lines))
-        output.write("stdout", stdout)
-        output.write("stderr", stderr)
-        return process.returncode
-
-
-def _kill_when(ended: threading.Event, process: subprocess.Popen[bytes]) -> None:
-    while process.poll() is None:
-        if ended.wait(0.2):
-            process.kill()
-            return
