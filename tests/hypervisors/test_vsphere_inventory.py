@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from pyVmomi import vim
 
 from labctl.errors import LabError
 from labctl.model.lab import Lab
-from tests.hypervisors.vsphere_guests import done, named, somebody, vsphere_lab
+from tests.hypervisors.vsphere_guests import clone_by_hand, done, named, somebody, vsphere_lab
 from tests.simulators.vcsim import HOSTS, LINUX, Datastore, VcSim, vcsim
 from workers.hypervisors.vsphere import storage
 from workers.hypervisors.vsphere.connection import Connections, Session
@@ -101,17 +102,12 @@ def test_v11_a_vm_that_vanishes_while_it_is_looked_at_is_left_out(vc: VcSim) -> 
 def test_v11_listing_goes_on_while_somebody_deletes(vc: VcSim) -> None:
     """V11: VMs come and go beside a listing, which never fails and never loses one that stays."""
     session, other = somebody(vc), somebody(vc)
-    template = named(other, vim.VirtualMachine, LINUX.name)
-    pool = named(other, vim.ResourcePool, "gold")
     host = named(other, vim.HostSystem, HOSTS[0])
     stop = threading.Event()
 
     def come_and_go() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=pool, host=host), powerOn=False, template=False)
-            made = done(other, template.CloneVM_Task(folder=template.parent, name=f"passing-{number}", spec=spec))
+        for number in itertools.takewhile(lambda _: not stop.is_set(), itertools.count(1)):
+            made = done(other, clone_by_hand(other, f"passing-{number}"))
             done(other, made.Destroy_Task())
 
     thread = threading.Thread(target=come_and_go)

@@ -25,7 +25,7 @@ from labctl.model.lab import (
 )
 from labctl.model.nic import Hypervisor
 from tests.hypervisors.guests import STORE, Guests, guests_of
-from tests.simulators.vcsim import HOSTS, LINUX, VM_NETWORK, VcSim, vcsim
+from tests.simulators.vcsim import CLUSTER, HOSTS, LINUX, VM_NETWORK, VcSim, vcsim
 from tests.simulators.world import GuestWorld
 from workers.guard import Deadline, Guard
 from workers.hypervisors.vsphere import tasks
@@ -109,6 +109,18 @@ def machines(session: Session) -> list[str]:
     """The names of all VMs and templates."""
     rows = listing(session, session.content.rootFolder, {vim.VirtualMachine: ("name",)})
     return sorted(str(row["name"]) for row in rows)
+
+
+def clone_by_hand(session: Session, name: str) -> Any:
+    """The task by which somebody clones the Linux template."""
+    template = named(session, vim.VirtualMachine, LINUX.name)
+    location = vim.vm.RelocateSpec(
+        pool=named(session, vim.ClusterComputeResource, CLUSTER).resourcePool,
+        host=named(session, vim.HostSystem, HOSTS[0]),
+        datastore=named(session, vim.Datastore, "shared"),
+    )
+    spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False)
+    return template.CloneVM_Task(folder=template.parent, name=name, spec=spec)
 
 
 def done(session: Session, task: Any) -> Any:

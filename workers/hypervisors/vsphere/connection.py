@@ -268,6 +268,8 @@ class _Stub(SoapStubAdapter):  # type: ignore[misc]
         account = self._vcenter.login
         self._logged_in = False
         manager = self.content().sessionManager
+        # A session that still stands in the cookie, whatever became of it, would not be logged in once more.
+        self.cookie = ""
         password = resolve(account.password).text.rstrip("\r\n")
         try:
             manager.Login(account.user, password, None)

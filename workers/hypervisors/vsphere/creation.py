@@ -23,11 +23,12 @@ from workers.hypervisors.vsphere import vm as vms
 from workers.hypervisors.vsphere.connection import LostReply
 from workers.hypervisors.vsphere.faults import lab_error
 from workers.hypervisors.vsphere.inventory import Item, plain, properties, property_of, related
+from workers.hypervisors.vsphere.pinning import pin
 from workers.hypervisors.vsphere.places import Places, VmPlace
 from workers.hypervisors.vsphere.turns import turn
 
 ALL_ADAPTERS = 200
-"""On a network of more VMs than that, only those with names like ours are asked for their MAC addresses."""
+"""On a network and a host of more VMs than that, only those with names like ours are asked for their MAC addresses."""
 
 _CLONE, _CREATE, _POWER_ON = "VirtualMachine.clone", "Folder.createVm", "VirtualMachine.powerOn"
 
@@ -67,6 +68,8 @@ class Creation:
         wanted = definition.customisation(self.request, password=self._password())
         if wanted is not None:
             self._step(place, ref, lambda: ref.CustomizeVM_Task(spec=wanted), "VirtualMachine.customize")
+        if place.at.session.vcenter.pin:
+            pin(place.at.session, place.at, ref, deadline=self.deadline, guard=self.guard)
         self._step(place, ref, lambda: ref.PowerOnVM_Task(host=place.at.host), _POWER_ON)
         self._verify(place, ref)
 
@@ -113,7 +116,13 @@ class Creation:
             self.guard.confirm()
             try:
                 return tasks.run(
-                    session, call, entity=entity, operation=operation, deadline=self.deadline, guard=self.guard
+                    session,
+                    call,
+                    entity=entity,
+                    operation=operation,
+                    deadline=self.deadline,
+                    guard=self.guard,
+                    shared=True,
                 ).result
             except vim.fault.DuplicateName as fault:
                 made = self._by_name(place) if last else None
@@ -202,24 +211,28 @@ class Creation:
             )
 
     def _refuse_taken(self, place: VmPlace, network: Item) -> None:
-        """Refuse a name that an object in the folder has, and a MAC address that a VM on the network has, powered off or
-        not. At most three calls."""
+        """Refuse a name that an object in the folder has, and a MAC address that a VM on the network has, or, because it may be
+        on the same switch by another port group, one on the host; powered off or not. At most four calls."""
         session = place.at.session
         taken = session.content.searchIndex.FindChild(entity=place.folder, name=self.request.name)
         if taken is not None:
             raise self._name_taken(place, None)
-        neighbours = related(session, network.ref, "vm", vim.VirtualMachine, ("name",))
-        if len(neighbours) > ALL_ADAPTERS:
-            neighbours = [row for row in neighbours if plain(row["name"] or "").startswith(NAME_PREFIX)]
+        neighbours = [
+            row
+            for ref in (network.ref, place.at.host)
+            for row in related(session, ref, "vm", vim.VirtualMachine, ("name",))
+        ]
         named = {row.ref: plain(row["name"] or "") for row in neighbours}
+        if len(named) > ALL_ADAPTERS:
+            named = {ref: name for ref, name in named.items() if name.startswith(NAME_PREFIX)}
         for row in properties(session, tuple(named), ("config.hardware.device",)):
             macs = [
                 getattr(one, "macAddress", None) for one in definition.adapters(row["config.hardware.device"] or ())
             ]
             if self.request.mac.lower() in [mac.lower() for mac in macs if mac]:
                 raise LabError(
-                    f"Network {network.path} has a VM with the MAC address {self.request.mac} already: {named[row.ref]}. "
-                    "It was not touched.",
+                    f"{named[row.ref]} has the MAC address {self.request.mac} already, on network {network.path} or on host "
+                    f"{self.host}. It was not touched.",
                     kind="mac-taken",
                     why="Two adapters with one address on one network get each other's packets.",
                     todo="Give that VM another address, or the lab another `guest_range`: addresses are made from it.",

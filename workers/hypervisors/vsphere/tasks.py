@@ -61,19 +61,27 @@ class TaskState:
         return self.state == "success"
 
 
-def begin(session: Session, call: Callable[[], vim.Task], *, entity: vim.ManagedEntity, operation: str) -> vim.Task:
+def begin(
+    session: Session,
+    call: Callable[[], vim.Task],
+    *,
+    entity: vim.ManagedEntity,
+    operation: str,
+    shared: bool = False,
+) -> vim.Task:
     """Begin a task, once. When the reply is lost the task is looked for among the recent ones and taken up.
 
     `entity` and `operation` (such as `VirtualMachine.migrate`) are what the task says of itself (`TaskInfo.entity`,
-    `descriptionId`). Raises `LostReply` when it can't be told whether it began, passes the API's faults on.
+    `descriptionId`). An entity is `shared` when others may begin such a task on it at that moment, as on a template: then
+    there must be only one. Raises `LostReply` when it can't be told whether it began, passes the API's faults on.
     """
     asked = session.now()
     try:
         return call()
     except LostReply as lost:
         found = recent(session, operation=operation, entity=entity, since=asked - LOOK_BACK_SECONDS)
-        if len(found) == 1:
-            return found[0]
+        if len(found) == 1 or (found and not shared):
+            return found[-1]
         raise LostReply(
             lost.what, kind=lost.kind, why=f"{lost.why}; {len(found)} tasks that it may have begun", todo=lost.todo
         ) from lost
@@ -81,26 +89,28 @@ def begin(session: Session, call: Callable[[], vim.Task], *, entity: vim.Managed
 
 def recent(session: Session, *, operation: str, entity: vim.ManagedEntity, since: float = 0.0) -> tuple[vim.Task, ...]:
     """Recent tasks on an object, whoever's they are, by what they do (`VirtualMachine.clone`), queued since then, ended or
-    not. Two calls, whatever their number."""
-    return tuple(
-        task
+    not; oldest first. Three calls, whatever their number."""
+    found = [
+        (state.queued or 0.0, task)
         for task, state, info in _recent(session, operation)
         if info.entity == entity and (state.queued or 0.0) >= since
-    )
+    ]
+    return tuple(task for _, task in sorted(found, key=lambda one: one[0]))
 
 
 def in_progress(session: Session, operation: str, *, names: Container[str]) -> tuple[vim.Task, ...]:
-    """Tasks that have not ended, on objects of these names, whoever's they are. Two calls, whatever their number."""
+    """Tasks that have not ended, on objects of these names, whoever's they are. Three calls, whatever their number."""
     return tuple(
         task for task, state, info in _recent(session, operation) if info.entityName in names and not state.over
     )
 
 
 def same_operation(one: str, other: str) -> bool:
-    """Whether two names of an operation mean the same: `VirtualMachine.clone`, `VirtualMachine.cloneVm`."""
+    """Whether two names of an operation mean the same: `VirtualMachine.clone` and `VirtualMachine.cloneVm`,
+    `VirtualMachine.reconfigure` and `VirtualMachine.reconfigVm`."""
 
     def plain(name: str) -> str:
-        return name.lower().removesuffix("_task").removesuffix("vm")
+        return name.lower().removesuffix("_task").removesuffix("vm").removesuffix("ure")
 
     return plain(one) == plain(other)
 
@@ -163,13 +173,14 @@ def run(
     operation: str,
     deadline: Deadline,
     guard: Guard | None = None,
+    shared: bool = False,
 ) -> TaskState:
     """Begin a task and wait until it has succeeded. One that hasn't at its deadline is cancelled.
 
     Raises the fault that it ended with, and `LabError` (`task-deadline`, `task-gone`), `LostReply` and `AttemptCancelled`
     as `begin` and `watch` do.
     """
-    task = begin(session, call, entity=entity, operation=operation)
+    task = begin(session, call, entity=entity, operation=operation, shared=shared)
     return require(session, task, operation=operation, deadline=deadline, guard=guard)
 
 
@@ -217,11 +228,12 @@ class Pace:
 
 
 def _recent(session: Session, operation: str) -> list[tuple[vim.Task, TaskState, vim.TaskInfo]]:
-    rows = properties(session, tuple(session.content.taskManager.recentTask), ("info",))
+    """Recent tasks of an operation. Of all others only that is asked for: there may be hundreds."""
+    everything = properties(session, tuple(session.content.taskManager.recentTask), ("info.descriptionId",))
+    alike = [row.ref for row in everything if same_operation(row["info.descriptionId"] or "", operation)]
     return [
         (row.ref, _state(row.ref._GetMoId(), row["info"]), row["info"])
-        for row in rows
-        if same_operation(row["info"].descriptionId, operation)
+        for row in (properties(session, alike, ("info",)) if alike else ())
     ]
 
 
