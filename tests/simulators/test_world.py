@@ -110,7 +110,7 @@ def test_a_guest_gets_the_address_that_it_is_given(world: GuestWorld) -> None:
 def test_nothing_runs_in_a_guest_that_is_paused(world: GuestWorld, guest: tuple[Guest, SshChannel]) -> None:
     _, channel = guest
     job = channel.start(["sh", "-c", "while :; do date +%s%N >/tmp/now; sleep 0.01; done"], lifetime=60)
-    inside = Path(f"/proc/{world.enter('vm-one')[2]}/root/tmp/now")
+    inside = world.root("vm-one") / "tmp/now"
     world.pause("vm-one")
     frozen = processes_in(int(world.enter("vm-one")[2]))
     states = {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in frozen}

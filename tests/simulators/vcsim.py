@@ -9,8 +9,11 @@ It listens on 127.0.0.1, on a port of its own, by TLS with a certificate of an a
         vc.restart(closed=0.5)                                          # all sessions and tasks are unknown then
 
 With a world (`tests.simulators.world.GuestWorld`), a VM that is powered on boots a guest there: its name is the VM's
-`guestinfo.labctl.name`, else that of its customisation spec, else the VM's; its address `guestinfo.labctl.address`
-(`198.18.4.10/24`), else that of its customisation spec, else one of the world's DHCP.
+`guestinfo.labctl.hostname`, else that of its customisation spec, else the VM's; its address `guestinfo.labctl.address`
+(`198.18.4.10/24`), else that of its customisation spec, else one of the world's DHCP. Guest operations of VMware Tools are
+carried out in it, as root, whatever guest the template says it is.
+
+Where the simulator is of no help, `tests` may also change the vCenter with a session of their own, as another user would.
 """
 
 from __future__ import annotations
@@ -19,16 +22,18 @@ import hashlib
 import shutil
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
 from tests.certificates import make_certificates
-from tests.simulators.base import World
+from tests.simulators.base import Guest
 from tests.simulators.vcsim_link import Link
 from tests.simulators.vcsim_program import vcsim_program
+from tests.simulators.world import GuestWorld
 
 DATACENTER = "dc1"
 CLUSTER = "cluster1"
@@ -62,6 +67,29 @@ class Template:
 
 LINUX = Template(name="linux-template")
 WINDOWS = Template(name="windows-template", guest_id="windows9Server64Guest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuestNet:
+    """An adapter as VMware Tools tell of it. Without `mac` it is the VM's first one."""
+
+    addresses: tuple[str, ...]
+    """With the lengths of their prefixes: `169.254.3.4/16`, `fe80::1/64`."""
+    mac: str = ""
+    network: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmState:
+    """What the vCenter knows of a VM."""
+
+    id: str
+    """The value of its reference: `vm-57`."""
+    host: str
+    power: str
+    """`poweredOn`, `poweredOff`, `suspended`."""
+    address: str
+    """`guest.ipAddress`."""
 
 
 class VcSim:
@@ -128,6 +156,75 @@ class VcSim:
         sessions and tasks are unknown. Port, certificate and inventory stay; a vMotion goes on on the hosts."""
         self._link.ask("restart", closed)
 
+    # --- what happens in the inventory --------------------------------------------------------------------------------
+
+    def lack(self, missing: Mapping[str, Sequence[str]]) -> None:
+        """Take privileges away (`Resource.HotMigrate`), each on objects by their names, `*` for every object: they are
+        missing where the user's are asked for, and calls that need them are refused (`NoPermission`). Not mentioned is
+        granted."""
+        self._link.ask("rights", {privilege: list(objects) for privilege, objects in missing.items()})
+
+    def host(
+        self,
+        name: str,
+        *,
+        connection: str = "",
+        maintenance: bool | None = None,
+        incompatible: bool | None = None,
+        vmotion: bool | None = None,
+    ) -> None:
+        """Change a host: its connection (`connected`, `disconnected`, `notResponding`), maintenance mode, whether its
+        processors are of another kind than those of other hosts, whether it has an interface for vMotion."""
+        self._link.ask(
+            "host",
+            {
+                "name": name,
+                "connection": connection,
+                "maintenance": maintenance,
+                "incompatible": incompatible,
+                "vmotion": vmotion,
+            },
+        )
+
+    def datastore(self, name: str, *, free: int) -> None:
+        """Set what is free on a datastore, in bytes. A VM that doesn't fit is refused with `NoDiskSpace`."""
+        self._link.ask("datastore", {"name": name, "free": free})
+
+    def pace(self, *, seconds: float = 0.3, stun: float = 0.02, at_once: int = 4) -> None:
+        """Set how migrations go that begin from now on: how long they take, how long the guest stands still at the end, and
+        how many go at once (the others are queued)."""
+        self._link.ask("pace", {"seconds": seconds, "stun": stun, "at_once": at_once})
+
+    def drs_move(self, vm: str, host: str) -> None:
+        """Move a VM as DRS does: at once, without having been asked."""
+        self._link.ask("drs", {"vm": vm, "host": host})
+
+    def rename(self, vm: str, name: str) -> None:
+        """Rename a VM, as somebody else does."""
+        self._link.ask("rename", {"vm": vm, "name": name})
+
+    def remove(self, vm: str) -> None:
+        """Have a VM be gone, running or not, as when somebody else removes it."""
+        self._link.ask("remove", vm)
+
+    def vm(self, name: str) -> VmState:
+        """What the vCenter knows of a VM. `RuntimeError` when there is none of the name."""
+        return VmState(**self._link.ask("vm", name))
+
+    def tools(
+        self, vm: str = "*", *, state: str = "", nets: Sequence[GuestNet] | None = None, address: str = ""
+    ) -> None:
+        """Have VMware Tools of a VM (`*`: of all, also those to come) tell something else than the truth: that they are
+        `not-running` or `not-ready`, adapters and addresses (`guest.net`), the first address (`guest.ipAddress`)."""
+        told: dict[str, Any] = {"tools": state, "first": address}
+        if nets is not None:
+            told["nets"] = [asdict(net) for net in nets]
+        self._link.ask("guest", {"vm": vm, "told": told})
+
+    def honest_tools(self, vm: str = "*") -> None:
+        """Have them tell the truth again."""
+        self._link.ask("guest", {"vm": vm, "told": None})
+
     def calls(self) -> Mapping[str, int]:
         """How often each method has been called since the start."""
         counts: dict[str, int] = self._link.ask("calls")
@@ -146,7 +243,9 @@ def vcsim(
     folders: Sequence[str] = (),
     templates: Sequence[Template] = (LINUX, WINDOWS),
     machines: int = 0,
-    world: World | None = None,
+    devices: Sequence[str] = (),
+    functions: Sequence[str] = (),
+    world: GuestWorld | None = None,
     user: str = "labctl@vsphere.local",
     password: str = "secret of vCenter",
 ) -> Iterator[VcSim]:
@@ -155,6 +254,7 @@ def vcsim(
     `hosts` are those of the cluster (`cluster1`), `standalone` others. `networks` are standard networks beside
     `VM Network`, `portgroups` distributed ones: a name given twice is in two switches. `pools` are resource pools in the
     cluster, `folders` folders of VMs, `machines` the number of VMs of somebody else's (`other-0`, ...; up to thousands).
+    `devices` are PCI addresses that can be passed through on every host, `functions` those of virtual functions.
     """
     directory = Path(tempfile.mkdtemp(prefix="labctl-vcsim-"))
     try:
@@ -181,13 +281,36 @@ def vcsim(
                 "folders": list(folders),
                 "templates": [asdict(template) for template in templates],
                 "machines": machines,
+                "devices": list(devices),
+                "functions": list(functions),
                 "directory": str(directory / "datastores"),
             },
         }
-        with Link(vcsim_program(), settings, log=directory / "log", serve={}) as link:
+        with Link(vcsim_program(), settings, log=directory / "log", serve=_served_by(world)) as link:
             yield VcSim(link, directory=directory, user=user, password=password, guest=guest)
     finally:
         shutil.rmtree(directory)
+
+
+def _served_by(world: GuestWorld | None) -> Mapping[str, Callable[[Any], Any]]:
+    """What the simulator asks of the world of its guests."""
+    if world is None:
+        return {}
+
+    def boot(asked: Mapping[str, str]) -> Mapping[str, Any]:
+        name, text = asked["name"], asked["address"]
+        length = world.network.prefixlen
+        address = IPv4Interface(text if "/" in text else f"{text}/{length}") if text else None
+        given = world.boot(Guest(name=name, mac=asked["mac"], nic_model=asked["nic_model"], address=address))
+        return {"name": name, "address": str(given), "enter": world.enter(name), "root": str(world.root(name))}
+
+    return {
+        "boot": boot,
+        "stop": world.stop,
+        "pause": world.pause,
+        "resume": world.resume,
+        "stun": lambda asked: world.stun(asked["name"], asked["seconds"]),
+    }
 
 
 def thumbprint(certificate: Path) -> str:

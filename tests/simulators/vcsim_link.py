@@ -26,7 +26,7 @@ class Link:
         settings: Mapping[str, Any],
         *,
         log: Path,
-        serve: Mapping[str, Callable[[Mapping[str, Any]], Any]],
+        serve: Mapping[str, Callable[[Any], Any]],
     ) -> None:
         self._serve = serve
         self._log = log

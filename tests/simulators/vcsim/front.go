@@ -17,14 +17,21 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// method is one that the simulator lacks or does too simply. It answers with a pointer to the method's response.
+// method is one that the simulator lacks or does too simply. It answers with the method's response.
 type method func(ctx *simulator.Context, call *call) (interface{}, types.BaseMethodFault)
 
 // ownMethods are all of them, by their names in SOAP.
 func (c *center) ownMethods() map[string]method {
-	return map[string]method{
-		"CancelTask": c.tasks.cancel,
+	all := map[string]method{"CancelTask": c.tasks.cancel, "QueryConfigTarget": c.queryConfigTarget}
+	groups := []map[string]method{
+		c.machineMethods(), c.migrations.methods(), c.operations.methods(), c.rights.methods(),
 	}
+	for _, group := range groups {
+		for name, own := range group {
+			all[name] = own
+		}
+	}
+	return all
 }
 
 // handler serves what a vCenter serves: SOAP, its versions, files of datastores and of guests.
@@ -39,6 +46,7 @@ func (c *center) handler() http.Handler {
 	mux.HandleFunc(vim25.Path+"/vimService", c.serveCall)
 	mux.HandleFunc(vim25.Path+"/vimServiceVersions.xml", serveVersions)
 	mux.HandleFunc("/folder/", c.service.ServeDatastore)
+	mux.HandleFunc(guestFiles, c.operations.serveFile)
 	return mux
 }
 
@@ -54,6 +62,8 @@ func (c *center) serveCall(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
+	// The API's name of the type is the latter; pyvmomi writes the former where any type may be, and vCenter reads both.
+	body = bytes.ReplaceAll(body, []byte(`xsi:type="ManagedObject"`), []byte(`xsi:type="ManagedObjectReference"`))
 	call, err := readCall(body)
 	if err != nil {
 		log.Printf("no call: %s", err)
@@ -86,15 +96,15 @@ func (c *center) serveCall(w http.ResponseWriter, r *http.Request) {
 
 func (c *center) answer(w http.ResponseWriter, r *http.Request, body []byte, call *call, user string, rule rule) {
 	defer func() {
-		// The simulator panics where it can't find what a request names.
-		if bug := recover(); bug != nil {
+		// The simulator panics where it can't find what a request names, and where a property that is fetched is not set.
+		bug := recover()
+		if bug != nil && call.name == "Fetch" {
+			writeResponse(w, call.name, &struct{}{})
+		} else if bug != nil {
 			log.Printf("%s: %v\n%s", call.name, bug, debug.Stack())
 			writeFault(w, &types.SystemError{Reason: "the simulator can't do this"}, "A general system error occurred.")
 		}
 	}()
-	ctx := &simulator.Context{Context: context.Background(), Map: simulator.Map, Session: &simulator.Session{
-		UserSession: types.UserSession{UserName: c.User}, Registry: simulator.NewRegistry(),
-	}}
 	own := c.methods[call.name]
 	if rule.Fault != "" {
 		own = c.failing(rule)
@@ -114,12 +124,16 @@ func (c *center) answer(w http.ResponseWriter, r *http.Request, body []byte, cal
 		writeFault(w, &types.ManagedObjectNotFound{Obj: call.this}, "The object has already been deleted.")
 		return
 	}
-	response, fault := own(ctx, call)
+	fault := c.rights.refusal(call)
+	var response interface{}
+	if fault == nil {
+		response, fault = own(c.context(c.User), call)
+	}
 	if fault != nil {
 		writeFault(w, fault, rule.Message)
 		return
 	}
-	writeResponse(w, response)
+	writeResponse(w, call.name, response)
 }
 
 // failing answers as a rule says: a method with a fault, or a task that fails on its way without having done anything.
@@ -129,14 +143,21 @@ func (c *center) failing(rule rule) method {
 		if !strings.HasSuffix(call.name, "_Task") || rule.At < 0 {
 			return nil, fault
 		}
-		name := strings.TrimSuffix(call.name, "_Task")
-		name = strings.ToLower(name[:1]) + name[1:]
-		ref := c.tasks.start(call.this, name, nil, func(work *work) (types.AnyType, types.BaseMethodFault) {
-			work.progress(seconds(rule.Seconds), rule.At, nil)
+		ref := c.tasks.start(call, nil, func(work *work) (types.AnyType, types.BaseMethodFault) {
+			if !work.progress(seconds(rule.Seconds), rule.At) {
+				return nil, &types.RequestCanceled{}
+			}
 			return nil, fault
 		})
-		return newResponse(call.name, ref), nil
+		return &started{Returnval: ref}, nil
 	}
+}
+
+// context is what the simulator's methods get that are called from here.
+func (c *center) context(user string) *simulator.Context {
+	return &simulator.Context{Context: context.Background(), Map: simulator.Map, Session: &simulator.Session{
+		UserSession: types.UserSession{UserName: user}, Registry: simulator.NewRegistry(),
+	}}
 }
 
 func seconds(number float64) time.Duration {

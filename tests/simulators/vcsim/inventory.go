@@ -26,7 +26,9 @@ type inventory struct {
 	Pools      []string    `json:"pools"`      // in the cluster
 	Folders    []string    `json:"folders"`    // of VMs
 	Templates  []template  `json:"templates"`
-	Machines   int         `json:"machines"` // VMs of somebody else's, powered off
+	Machines   int         `json:"machines"`  // VMs of somebody else's, powered off
+	Devices    []string    `json:"devices"`   // PCI addresses that can be passed through, of every host
+	Functions  []string    `json:"functions"` // those of virtual functions
 	Directory  string      `json:"directory"`
 }
 
@@ -127,6 +129,7 @@ func (b *builder) addHost(name string) func(*object.Task, error) error {
 		b.hosts[name] = host
 		b.order = append(b.order, name)
 		host.Runtime.ConnectionState = types.HostSystemConnectionStateConnected
+		host.Config.VirtualNicManagerInfo = vMotion(true)
 		return nil
 	}
 }

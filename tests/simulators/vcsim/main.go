@@ -82,6 +82,9 @@ type center struct {
 	guests   *guests
 	rights   *rights
 	door     *door
+
+	migrations *migrations
+	operations *operations
 }
 
 func newCenter(wanted settings, service *simulator.Service, link *link) *center {
@@ -95,11 +98,11 @@ func newCenter(wanted settings, service *simulator.Service, link *link) *center 
 		link:     link,
 		sessions: newSessions(),
 		rules:    newRules(),
-		tasks:    newTasks(),
+		tasks:    newTasks(wanted.User),
 		rights:   newRights(),
 		door:     &door{tls: &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}},
 	}
-	c.guests = newGuests(c)
+	c.guests, c.migrations, c.operations = newGuests(c), newMigrations(c), newOperations(c)
 	c.methods = c.ownMethods()
 	return c
 }

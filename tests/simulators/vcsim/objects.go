@@ -4,6 +4,7 @@ import (
 	"reflect"
 
 	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25"
 	"github.com/vmware/govmomi/vim25/mo"
 	"github.com/vmware/govmomi/vim25/types"
 )
@@ -43,4 +44,9 @@ func hostOf(ref *types.ManagedObjectReference) *simulator.HostSystem {
 	}
 	host, _ := simulator.Map.Get(*ref).(*simulator.HostSystem)
 	return host
+}
+
+// content tells where the managers are.
+func content() types.ServiceContent {
+	return simulator.Map.Get(vim25.ServiceInstance).(*simulator.ServiceInstance).Content
 }

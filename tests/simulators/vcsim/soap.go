@@ -59,15 +59,9 @@ func (c *call) decode(envelope []byte) error {
 	return nil
 }
 
-// newResponse makes the response of a method that answers with this value.
-func newResponse(method string, value interface{}) interface{} {
-	kind, known := types.TypeFunc()(method + "Response")
-	if !known {
-		log.Fatalf("there is no method %s", method)
-	}
-	response := reflect.New(kind)
-	response.Elem().FieldByName("Returnval").Set(reflect.ValueOf(value))
-	return response.Interface()
+// started is the response of every method that starts a task.
+type started struct {
+	Returnval types.ManagedObjectReference `xml:"returnval"`
 }
 
 // newFault makes a fault by the name of its type, which isFault has found good. Where it names an object, it names this
@@ -96,6 +90,12 @@ func isFault(name string) bool {
 	return known && reflect.PtrTo(kind).Implements(reflect.TypeOf((*types.BaseMethodFault)(nil)).Elem())
 }
 
+// localized is a fault as it is told in tasks and results of checks.
+func localized(fault types.BaseMethodFault) types.LocalizedMethodFault {
+	kind := reflect.TypeOf(fault).Elem().Name()
+	return types.LocalizedMethodFault{Fault: fault, LocalizedMessage: "The operation failed: " + kind}
+}
+
 // envelope is what all answers are in; the names are those of the SOAP 1.1 schema.
 type envelope struct {
 	XMLName xml.Name    `xml:"soapenv:Envelope"`
@@ -121,9 +121,8 @@ func (n named) MarshalXML(e *xml.Encoder, _ xml.StartElement) error {
 	return e.EncodeElement(n.value, start)
 }
 
-func writeResponse(w http.ResponseWriter, response interface{}) {
-	name := reflect.TypeOf(response).Elem().Name()
-	write(w, http.StatusOK, struct{ Answer named }{named{name: name, value: response}})
+func writeResponse(w http.ResponseWriter, method string, response interface{}) {
+	write(w, http.StatusOK, struct{ Answer named }{named{name: method + "Response", value: response}})
 }
 
 func writeFault(w http.ResponseWriter, fault types.BaseMethodFault, text string) {

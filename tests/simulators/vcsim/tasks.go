@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
-	"reflect"
+	"log"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/mo"
 	"github.com/vmware/govmomi/vim25/types"
 )
 
@@ -15,13 +18,40 @@ const tick = 20 * time.Millisecond
 
 // tasks are those that take their time. The simulator's own have ended when the client learns of them.
 type tasks struct {
+	user string
+
 	mutex   sync.Mutex
 	running map[types.ManagedObjectReference]context.CancelFunc
 }
 
-func newTasks() *tasks {
-	return &tasks{running: make(map[types.ManagedObjectReference]context.CancelFunc)}
+func newTasks(user string) *tasks {
+	t := &tasks{user: user, running: make(map[types.ManagedObjectReference]context.CancelFunc)}
+	simulator.Map.AddHandler(t)
+	return t
 }
+
+// Reference, PutObject, UpdateObject and RemoveObject make it a handler of the simulator's registry.
+func (t *tasks) Reference() types.ManagedObjectReference {
+	return types.ManagedObjectReference{Type: "Tasks", Value: "tasks"}
+}
+
+// PutObject is called for new objects. The simulator says of tasks of managers that the manager is their entity, which is
+// none, and clients can't read that.
+func (t *tasks) PutObject(object mo.Reference) {
+	task, is := object.(*simulator.Task)
+	if !is || task.Info.Entity == nil {
+		return
+	}
+	if _, is := simulator.Map.Get(*task.Info.Entity).(mo.Entity); !is {
+		task.Info.Entity, task.Info.EntityName = nil, ""
+	}
+}
+
+// UpdateObject is called when properties of an object have changed.
+func (t *tasks) UpdateObject(mo.Reference, []types.PropertyChange) {}
+
+// RemoveObject is called before an object goes.
+func (t *tasks) RemoveObject(types.ManagedObjectReference) {}
 
 // work is what a running task is told and tells.
 type work struct {
@@ -29,17 +59,19 @@ type work struct {
 	task *simulator.Task
 }
 
-// start begins a task on an object. With a gate it is queued until the gate lets it in.
+// start begins the task of a call. With a gate it is queued until the gate lets it in.
 func (t *tasks) start(
-	entity types.ManagedObjectReference,
-	name string,
+	call *call,
 	gate *gate,
 	run func(*work) (types.AnyType, types.BaseMethodFault),
 ) types.ManagedObjectReference {
-	task := simulator.CreateTask(entity, name, nil)
+	task := simulator.CreateTask(call.this, call.name, nil)
+	task.Info.Name = call.name
+	task.Info.DescriptionId = call.this.Type + "." + operation(call.name)
 	task.Info.Cancelable = true
-	if named := simulator.Map.Get(entity); named != nil {
-		task.Info.EntityName = nameOf(named)
+	task.Info.Reason = &types.TaskReasonUser{UserName: t.user}
+	if task.Info.Entity != nil {
+		task.Info.EntityName = nameOf(simulator.Map.Get(call.this))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.mutex.Lock()
@@ -55,7 +87,7 @@ func (t *tasks) start(
 		}
 		defer gate.leave()
 		one.set("info.state", types.TaskInfoStateRunning, "info.startTime", time.Now())
-		one.end(run(one))
+		one.end(one.safely(run))
 		t.mutex.Lock()
 		delete(t.running, task.Self)
 		t.mutex.Unlock()
@@ -63,9 +95,20 @@ func (t *tasks) start(
 	return task.Self
 }
 
+// safely turns a panic of the simulator, as where it can't find what a request names, into a fault of the task.
+func (w *work) safely(run func(*work) (types.AnyType, types.BaseMethodFault)) (result types.AnyType, fault types.BaseMethodFault) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			log.Printf("%s: %v\n%s", w.task.Info.Name, bug, debug.Stack())
+			fault = &types.SystemError{Reason: "the simulator can't do this"}
+		}
+	}()
+	return run(w)
+}
+
 // progress lets the time pass that a part of the work takes, from 0 to a share of it, and says how far it is. It ends
 // early, with false, when the task is cancelled.
-func (w *work) progress(whole time.Duration, share float64, each func(done float64)) bool {
+func (w *work) progress(whole time.Duration, share float64) bool {
 	began := time.Now()
 	for {
 		done := 1.0
@@ -76,9 +119,6 @@ func (w *work) progress(whole time.Duration, share float64, each func(done float
 			done = share
 		}
 		w.set("info.progress", int32(done*100))
-		if each != nil {
-			each(done)
-		}
 		if done >= share {
 			return w.ctx.Err() == nil
 		}
@@ -96,10 +136,9 @@ func (w *work) end(result types.AnyType, fault types.BaseMethodFault) {
 			"info.cancelable", false, "info.state", types.TaskInfoStateSuccess)
 		return
 	}
-	kind := reflect.TypeOf(fault).Elem().Name()
-	told := types.LocalizedMethodFault{Fault: fault, LocalizedMessage: "The operation failed: " + kind}
-	w.set("info.error", told, "info.completeTime", time.Now(),
-		"info.cancelable", false, "info.cancelled", kind == "RequestCanceled", "info.state", types.TaskInfoStateError)
+	_, cancelled := fault.(*types.RequestCanceled)
+	w.set("info.error", localized(fault), "info.completeTime", time.Now(),
+		"info.cancelable", false, "info.cancelled", cancelled, "info.state", types.TaskInfoStateError)
 }
 
 // set changes properties of the task, given as name and value in turn, and tells clients that wait for them.
@@ -156,4 +195,16 @@ func (g *gate) leave() {
 	if g != nil {
 		<-g.places
 	}
+}
+
+// operation is how TaskInfo.descriptionId names a method.
+func operation(method string) string {
+	switch method {
+	case "CreateVM_Task":
+		return "createVm"
+	case "ReconfigVM_Task":
+		return "reconfigure"
+	}
+	name := strings.TrimSuffix(strings.TrimSuffix(method, "_Task"), "VM")
+	return strings.ToLower(name[:1]) + name[1:]
 }

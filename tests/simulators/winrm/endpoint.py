@@ -287,7 +287,7 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _exchange(self, body: bytes) -> tuple[int, bytes, str]:
         if not body:
-            return 200, b"", ""
+            return (503 if self.endpoint.mishaps.hits("busy_logins") else 200), b"", ""
         soap = "application/soap+xml;charset=UTF-8"
         try:
             content, encrypted = self.identity.decrypt(self.headers.get("Content-Type", ""), body)
