@@ -179,7 +179,7 @@ class TestOneScript:
 
     def test_a_launcher_that_is_killed_is_noticed(self, guest: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """V3: its last file would never come, and the deadline may be hours away."""
-        monkeypatch.setattr("workers.channels.vmtools.LIFE_SECONDS", 0.2)
+        monkeypatch.setattr("workers.channels.guest_launch.LIFE_SECONDS", 0.2)
 
         def kill() -> None:
             for pid in launchers(guest.endpoint):
@@ -216,7 +216,7 @@ class TestOneScript:
 class TestSilence:
     def test_v3_a_guest_that_hangs_is_a_timeout(self, guest: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """V3: bounded."""
-        monkeypatch.setattr("workers.channels.vmtools.GRACE", 0.2)
+        monkeypatch.setattr("workers.channels.guest_launch.GRACE", 0.2)
         guest.channel.run(["true"], timeout=10)
         guest.endpoint.signal(signal.SIGSTOP)
         try:
@@ -229,7 +229,9 @@ class TestSilence:
         guest.channel.close()
         until(lambda: guest.endpoint.leftovers() == [], f"an end of {guest.endpoint.leftovers()}")
 
-    def test_a_cancel_does_not_wait_for_a_guest_that_hangs(self, guest: Bench) -> None:
+    def test_a_cancel_does_not_wait_for_a_guest_that_hangs(self, guest: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("workers.channels.guest_launch.CLEAN_UP_SECONDS", 0.5)
+        monkeypatch.setattr("workers.channels.guest_launch.GRACE", 0.2)
         guest.channel.clean_up_seconds = 0.5
         guest.endpoint.signal(signal.SIGSTOP)
         cancel = threading.Timer(0.2, guest.guard.stop, ["enough"])
@@ -257,4 +259,4 @@ def test_v3_a_guest_with_busybox_only() -> None:
 def launchers(endpoint: Endpoint) -> list[int]:
     """The process ids of the launchers that run inside."""
     lines = ((pid, Path(f"/proc/{pid}/cmdline").read_bytes()) for pid in endpoint.processes())
-    return [pid for pid, line in lines if line.startswith(b"/bin/sh\0/tmp/labctl-tools-")]
+    return [pid for pid, line in lines if line == b"/bin/sh\0go\0"]

@@ -162,8 +162,8 @@ class SocketTools:
         found, content = self._ask("get_file", path, timeout)
         return content if found else None
 
-    def start(self, program: str, arguments: str, *, timeout: float) -> int:
-        return int(self._ask("start", program, timeout, arguments=arguments)[0])
+    def start(self, program: str, arguments: str, *, directory: str, timeout: float) -> int:
+        return int(self._ask("start", program, timeout, arguments=arguments, directory=directory)[0])
 
     def lives(self, pid: int, *, timeout: float) -> bool:
         return bool(self._ask("lives", "", timeout, pid=pid)[0])

@@ -56,16 +56,16 @@ def answer_to(question: dict[str, Any], content: bytes) -> tuple[dict[str, Any],
                 return {"value": None}, b""
             return {"value": True}, path.read_bytes() if path.stat().st_size else b""
         case "start":
-            return {"value": start(question["path"], question["arguments"])}, b""
+            return {"value": start(question["path"], question["arguments"], question["directory"])}, b""
         case "lives":
             return {"value": question["pid"] in _started and _started[question["pid"]].poll() is None}, b""
     return {"value": None}, b""
 
 
-def start(program: str, arguments: str) -> int:
+def start(program: str, arguments: str, directory: str) -> int:
     line = f'"{program}" {arguments}'
     null = subprocess.DEVNULL
-    process = subprocess.Popen(["/bin/sh", "-c", f"exec {line}"], stdin=null, stdout=null, stderr=null, cwd="/")
+    process = subprocess.Popen(["/bin/sh", "-c", f"exec {line}"], stdin=null, stdout=null, stderr=null, cwd=directory)
     threading.Thread(target=process.wait, daemon=True).start()
     _started[process.pid] = process
     return process.pid

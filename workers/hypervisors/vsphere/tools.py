@@ -39,7 +39,7 @@ _PASSING = (
 
 
 class GuestTools:
-    """The `GuestOperations` (workers.channels.vmtools) of one VM. Safe to use from several threads."""
+    """The `GuestOperations` (workers.channels.guest_launch) of one VM. Safe to use from several threads."""
 
     def __init__(
         self, session: Callable[[], Session], machine: Callable[[], vim.VirtualMachine], *, name: str, login: Login
@@ -103,9 +103,11 @@ class GuestTools:
                 return None
             return fetch_guest_file(self._session(), machine, told.url, timeout=timeout)
 
-    def start(self, program: str, arguments: str, *, timeout: float) -> int:  # noqa: ARG002
+    def start(self, program: str, arguments: str, *, directory: str, timeout: float) -> int:  # noqa: ARG002
         """See `GuestOperations.start`."""
-        spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=program, arguments=arguments)
+        spec = vim.vm.guest.ProcessManager.ProgramSpec(
+            programPath=program, arguments=arguments, workingDirectory=directory
+        )
         with self._errors(f"start {program}"):
             return int(self._processes.StartProgram(self._machine(), self._login_of_guest(), spec))
 
