@@ -7,13 +7,16 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, IPv4Network
 from pathlib import PureWindowsPath
 
 from tests.simulators.base import Guest, World
 from workers.powershell.base import Json
 
 RUNNING, OFF, PAUSED = "Running", "Off", "Paused"
+
+OF_ADDRESS = "024C43"
+"""What MAC addresses begin with that end as their VM's address does (`workers.macs`)."""
 
 
 class Refusal(Exception):
@@ -183,6 +186,20 @@ class Datacentre:
         if host.faults.start_fails:
             raise Refusal("script-failed", host.faults.start_fails)
         vm.state = RUNNING
+        for adapter in vm.adapters:
+            own = self._own_address(adapter)
+            if own is not None:
+                self.boot(vm, adapter, own)
+
+    def _own_address(self, adapter: Adapter) -> IPv4Interface | None:
+        """The static address of a guest whose image sets itself up, which it makes of its MAC address."""
+        network = getattr(self.world, "network", None)
+        if not isinstance(network, IPv4Network) or not adapter.mac.startswith(OF_ADDRESS):
+            return None
+        wanted = int(adapter.mac[len(OF_ADDRESS) :], 16)
+        return next(
+            (IPv4Interface((one, network.prefixlen)) for one in network.hosts() if int(one) & 0xFFFFFF == wanted), None
+        )
 
     def boot(self, vm: SimulatedVm, adapter: Adapter, address: IPv4Interface | None) -> None:
         """Let the guest come up, once its address is known or asked for: nobody can tell when it did before that."""
@@ -192,7 +209,7 @@ class Datacentre:
             vm.address = address or IPv4Interface("192.0.2.99/24")
             return
         mac = ":".join(adapter.mac[at : at + 2].lower() for at in range(0, 12, 2))
-        model = "legacy" if adapter.legacy else "synthetic"
+        model = "legacy" if adapter.legacy else ("sr-iov" if adapter.iov_weight else "synthetic")
         vm.address = self.world.boot(Guest(name=vm.name, mac=mac, nic_model=model, address=address))
 
     def stop(self, vm: SimulatedVm) -> None:
