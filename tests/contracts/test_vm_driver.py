@@ -19,6 +19,8 @@ from labctl.model.result import MigrationSample
 from labctl.spec.simulated import SimulatedSpec, expand_simulated
 from tests.hypervisors.guests import STORE, Guests, an_order, guests_of
 from tests.hypervisors.hyperv_guests import hyperv_guests
+from tests.hypervisors.vsphere_guests import vsphere_guests
+from tests.simulators.vcsim import VcSim, vcsim
 from tests.simulators.world import GuestWorld
 from workers.hypervisors.base import VmDriver
 from workers.hypervisors.simulated.figures import Figures, write_figures
@@ -28,6 +30,7 @@ from workers.hypervisors.simulated.figures import Figures, write_figures
     params=[
         pytest.param("kvm", marks=pytest.mark.lab),
         pytest.param("hyperv", marks=pytest.mark.services),
+        pytest.param("vsphere", marks=pytest.mark.services),
         "simulated",
     ]
 )
@@ -35,6 +38,10 @@ def guests(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Guests]:
     """VMs on the hosts of one hypervisor kind."""
     if request.param == "hyperv":
         with hyperv_guests(request.getfixturevalue("guest_world")) as made:
+            yield made
+        return
+    if request.param == "vsphere":
+        with vsphere_guests(request.getfixturevalue("guest_vcenter"), request.getfixturevalue("guest_world")) as made:
             yield made
         return
     lab: Lab = request.getfixturevalue("embedded_lab") if request.param == "kvm" else _simulated_lab(tmp_path)
@@ -47,6 +54,13 @@ def guest_world() -> Iterator[GuestWorld]:
     """The guests of simulated VMs."""
     with GuestWorld() as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def guest_vcenter(guest_world: GuestWorld) -> Iterator[VcSim]:
+    """A vCenter whose VMs have guests."""
+    with vcsim(world=guest_world) as vc:
+        yield vc
 
 
 def _simulated_lab(directory: Path) -> Lab:
@@ -118,7 +132,7 @@ def test_a_nic_that_it_cannot_give_is_refused(guests: Guests) -> None:
 
 
 def test_an_image_that_is_not_there_leaves_nothing(guests: Guests) -> None:
-    image = replace(guests.lab.images["probe"], kernel="/nowhere/kernel", disk="/nowhere/disk")
+    image = replace(guests.lab.images["probe"], kernel="/nowhere/kernel", disk="/nowhere/disk", template="nowhere")
     request = guests.request(image=image)
     with pytest.raises(LabError) as caught:
         guests.create(request=request)

@@ -34,7 +34,9 @@ class Habits:
     nic_model: str
     another_nic_model: str
     never_boots: Callable[[Image], Image]
-    """An image that the hypervisor starts and in which nothing ever runs."""
+    """An image that the hypervisor starts and in which nothing ever answers at the VM's address."""
+    limits_bandwidth: bool = True
+    """Whether a migration can be ordered to be slow."""
 
 
 HABITS = {
@@ -46,7 +48,8 @@ HABITS = {
     Hypervisor.VSPHERE: Habits(
         nic_model="vmxnet3",
         another_nic_model="e1000",
-        never_boots=lambda image: replace(image, template="never-boots", customisation=Customisation.NONE),
+        never_boots=lambda image: replace(image, customisation=Customisation.NONE),
+        limits_bandwidth=False,
     ),
     Hypervisor.HYPERV: Habits(
         nic_model="synthetic",
@@ -140,7 +143,7 @@ class Guests:
     def a_slow_order(self) -> MigrationOrder:
         """A migration that would take much longer than its deadline of a second."""
         self._slow_down()
-        return an_order(bandwidth=8 * 2**20, deadline=1.0)
+        return an_order(bandwidth=8 * 2**20 if self.habits.limits_bandwidth else None, deadline=1.0)
 
     def another_driver(self, *, lab: Lab | None = None, store: str = STORE) -> VmDriver:
         """A driver that knows nothing of what this one did."""

@@ -25,7 +25,7 @@ from labctl.model.lab import (
 )
 from labctl.model.nic import Hypervisor
 from tests.hypervisors.guests import STORE, Guests, guests_of
-from tests.simulators.vcsim import CLUSTER, HOSTS, LINUX, VM_NETWORK, VcSim, vcsim
+from tests.simulators.vcsim import CLUSTER, HOSTS, LINUX, VM_NETWORK, VcSim
 from tests.simulators.world import GuestWorld
 from workers.guard import Deadline, Guard
 from workers.hypervisors.vsphere import tasks
@@ -129,10 +129,13 @@ def done(session: Session, task: Any) -> Any:
 
 
 @contextmanager
-def vsphere_guests(world: GuestWorld) -> Iterator[Guests]:
+def vsphere_guests(vc: VcSim, world: GuestWorld) -> Iterator[Guests]:
     """VMs on two ESXi hosts whose guests are namespaces of a world."""
-    with vcsim(world=world) as vc, guests_of(lab_of_world(vc, world), slow_down=lambda: _slow(vc)) as guests:
-        yield guests
+    try:
+        with guests_of(lab_of_world(vc, world), slow_down=lambda: vc.pace(seconds=60.0)) as guests:
+            yield guests
+    finally:
+        vc.pace()
 
 
 def lab_of_world(vc: VcSim, world: GuestWorld) -> Lab:
@@ -150,7 +153,3 @@ def lab_of_world(vc: VcSim, world: GuestWorld) -> Lab:
         prefix_length=network.prefixlen,
     )
     return replace(lab, images={"probe": image}, networks={"data": data})
-
-
-def _slow(vc: VcSim) -> None:
-    vc.relocation_seconds(60.0)  # type: ignore[attr-defined]
