@@ -27,6 +27,8 @@ class RunFigure:
     transfers: tuple[float, ...] = ()
     warmups: tuple[float, ...] = ()
     hosts: tuple[str, ...] = ()
+    began: float | None = None
+    """When its first counted transfer began, in seconds since the Unix epoch."""
     why_none: str = ""
 
 
@@ -50,6 +52,7 @@ def figure_of(run: RunRecord) -> RunFigure:
         transfers=counted,
         warmups=_throughputs(result, counted=False),
         hosts=run.hosts,
+        began=next((one.started for one in result.transfers if one.counted), None) if result is not None else None,
         why_none=why,
     )
 

@@ -16,10 +16,11 @@ from labctl.analysis.comparison import Comparison, Difference, Ratio, compare
 from labctl.analysis.design import Observation
 from labctl.analysis.drift import Drift, drift_of
 from labctl.analysis.figures import RunFigure, figure_of
+from labctl.analysis.findings import Finding, findings_of
 from labctl.analysis.matrix import Matrix, matrix_of
 from labctl.analysis.migration import MigrationEffect, TimelinePoint, timelines
 from labctl.analysis.plausibility import first_transfer_flag, flags_of
-from labctl.analysis.summary import Summary, summarise
+from labctl.analysis.summary import Summary, outliers, summarise
 from labctl.model.campaign import Campaign, Order
 from labctl.model.outcome import CampaignState, Outcome, Purpose, RunState
 from labctl.model.result import CampaignRecord, CellRecord, EventRecord, RunRecord
@@ -176,6 +177,8 @@ class Report:
     events: tuple[EventRecord, ...]
     """What happened meanwhile, oldest first: to hosts, to cells, to the campaign itself."""
     facts: tuple[FactRow, ...]
+    findings: tuple[Finding, ...]
+    """What all figures together show beside the factors, told or not: a first repetition, a drift, hosts that differ."""
     drift: Drift | None
     """How the anchor's cell changed over time; None without an anchor."""
     within: float | None
@@ -237,6 +240,7 @@ def report_of(record: CampaignRecord) -> Report:
         failures=failures_of(everything, titles),
         events=tuple(event for event in record.events if event.kind not in _EXPECTED),
         facts=facts_of(everything),
+        findings=_findings(campaign, rows),
         drift=drift_of(campaign, everything),
         within=campaign.adaptive.within if campaign.adaptive is not None else None,
         unsettled=unsettled(campaign, record),
@@ -290,14 +294,7 @@ def _rows(
     values = {
         cell: [one.bits_per_second for one in some if one.bits_per_second is not None] for cell, some in runs.items()
     }
-    observed = {
-        cell: [
-            Observation(bits_per_second=one.bits_per_second, block=one.replicate, hosts=one.hosts)
-            for one in some
-            if one.bits_per_second is not None
-        ]
-        for cell, some in runs.items()
-    }
+    observed = {cell: _observations(some) for cell, some in runs.items()}
     comparisons = compare(matrix, observed, blocked=campaign.order is Order.BLOCKS)
     return tuple(
         Row(
@@ -313,6 +310,19 @@ def _rows(
         for cell in cells
         if cell.applicable
     )
+
+
+def _observations(figures: Sequence[RunFigure]) -> list[Observation]:
+    return [
+        Observation(bits_per_second=one.bits_per_second, block=one.replicate, hosts=one.hosts, at=one.began)
+        for one in figures
+        if one.bits_per_second is not None
+    ]
+
+
+def _findings(campaign: Campaign, rows: Sequence[Row]) -> tuple[Finding, ...]:
+    observed = {row.cell: _observations(row.runs) for row in rows}
+    return findings_of(observed, blocked=campaign.order is Order.BLOCKS)
 
 
 def _in_order(runs: Sequence[RunRecord]) -> list[RunRecord]:
@@ -337,6 +347,7 @@ def _row_flags(
         RowFlag(kind=kind.partition(":")[0], what=next(iter(runs.values())), runs=tuple(runs))
         for kind, runs in by_flag.items()
     ]
+    flags += _outlier_flags(figures)
     first = first_transfer_flag(figures)
     if first is not None:
         flags.append(RowFlag(kind=first.kind, what=first.what))
@@ -346,6 +357,15 @@ def _row_flags(
             what = f"compared by {_name(comparison.factor)}, the cells differ in {also} too"
             flags.append(RowFlag(kind="confounded", what=what))
     return tuple(flags)
+
+
+def _outlier_flags(figures: Sequence[RunFigure]) -> list[RowFlag]:
+    counted = [one for one in figures if one.bits_per_second is not None]
+    far = tuple(counted[at].run for at in outliers([one.bits_per_second or 0.0 for one in counted]))
+    if not far:
+        return []
+    what = f"far from the other {len(counted) - len(far)} runs of its cell; it counts all the same"
+    return [RowFlag(kind="outlier", what=what, runs=far)]
 
 
 def _bar_factor(matrix: Matrix) -> str:

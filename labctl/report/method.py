@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from labctl.analysis.comparison import ALARM, POWER
+from labctl.analysis.design import LEAST_CELLS
 from labctl.analysis.migration import RECOVERY_SHARE, SMOOTHING_SECONDS, STALL_SHARE
 from labctl.model.campaign import Adaptive, Anchor, Campaign, Order
 
@@ -24,8 +26,22 @@ def method_of(campaign: Campaign) -> tuple[tuple[str, str], ...]:
             "Change against a baseline",
             "Mean over the mean of the cell that has the baseline level of one factor and equals it in all others. The "
             "95 % interval is taken by the delta method on the logarithm of the ratio of means, with "
-            "Welch-Satterthwaite degrees of freedom. Where the interval spans zero, no difference can be told. With a "
-            "single run on either side there is no interval. Nothing is corrected for the number of comparisons.",
+            "Welch-Satterthwaite degrees of freedom. "
+            + (
+                f"With {LEAST_CELLS} cells or more, what a block or a set of hosts adds to all cells alike is estimated from "
+                "all of them and taken out first; so a ratio may differ a little from that of the means shown. "
+                if campaign.order is Order.BLOCKS
+                else ""
+            )
+            + "Where the interval spans zero, no difference can be told. A difference is called real when its p-value is "
+            f"below {ALARM:g} after Holm's correction for all comparisons of the campaign. There is no interval with a single "
+            "run on either side, nor where a mean can't be told from zero. So many runs as are said to be needed would tell "
+            f"a difference of the size seen with a power of {100 * POWER:g} %.",
+        ),
+        (
+            "Beside the factors",
+            "All figures, as shares of their cells' means, are asked at once whether the first repetition differs from the "
+            "later ones, whether they drift from hour to hour, and whether sets of hosts differ (corrected by Holm).",
         ),
     ]
     if campaign.adaptive is not None:

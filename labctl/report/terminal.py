@@ -11,6 +11,7 @@ from labctl.analysis.comparison import Comparison, Difference
 from labctl.report import units
 from labctl.report.data import Report, Row
 from labctl.report.facts import Spread
+from labctl.report.finding_words import findings_words
 from labctl.report.migration_words import words_of
 from labctl.report.repeat_words import drift_words, width_words, within_words
 
@@ -33,6 +34,7 @@ def print_report(report: Report, console: Console) -> None:
     _print_flags(report, console)
     _print_migrations(report, console)
     _print_claims(report, console)
+    _print_findings(report, console)
     _print_drift(report, console)
     _print_unsettled(report, console)
     _print_not_applicable(report, console)
@@ -112,6 +114,14 @@ def _print_claims(report: Report, console: Console) -> None:
             )
         if claim.missing:
             console.print(Text(f"    not measured: {'; '.join(claim.missing)}", style="dim"))
+
+
+def _print_findings(report: Report, console: Console) -> None:
+    if not report.findings:
+        return
+    console.print(Text("Beside the factors", style="bold"))
+    for words in findings_words(report.findings):
+        console.print(Text(f"  {words}"))
 
 
 def _print_drift(report: Report, console: Console) -> None:

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from labctl.analysis.summary import Summary, summarise
+from labctl.analysis.summary import Summary, median_interval, outliers, summarise
 
 
 def test_against_values_worked_by_hand() -> None:
@@ -53,3 +54,40 @@ def test_interval_is_that_of_scipy(values: list[float]) -> None:
         return
     low, high = stats.t.interval(0.95, len(values) - 1, loc=math.fsum(values) / len(values), scale=scale)
     assert (summary.low, summary.high) == pytest.approx((low, high), rel=1e-6, abs=1e-3 * max(values))
+
+
+def test_interval_of_the_median_covers_it_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(8)
+    hits = 0
+    for _ in range(400):
+        low, high = median_interval(rng.normal(100.0, 5.0, 15))
+        assert low is not None
+        assert high is not None
+        hits += low <= 100.0 <= high
+    assert 0.9 < hits / 400 < 0.99
+
+
+def test_interval_of_the_median_against_scipys_bootstrap() -> None:
+    values = np.random.default_rng(1).normal(1e9, 5e7, 20)
+    expected = stats.bootstrap((values,), np.median, n_resamples=9999, method="percentile", rng=2).confidence_interval
+    assert median_interval(values) == pytest.approx((expected.low, expected.high), rel=0.01)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_few_figures_have_no_interval_of_the_median(n: int) -> None:
+    assert median_interval([1.0 + at for at in range(n)]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "marked"),
+    [
+        pytest.param([10.0, 10.1, 9.9, 10.05, 30.0], (4,), id="one huge"),
+        pytest.param([10.0, 10.0, 10.0, 10.0, 10.2], (4,), id="more than half equal"),
+        pytest.param([10.0] * 5, (), id="all equal"),
+        pytest.param([9.0, 9.5, 10.0, 10.5, 11.0], (), id="none"),
+        pytest.param([1.0, 1.0, 9.0], (), id="too few to tell"),
+        pytest.param([], (), id="no figure"),
+    ],
+)
+def test_outliers_are_marked(values: list[float], marked: tuple[int, ...]) -> None:
+    assert outliers(values) == marked
