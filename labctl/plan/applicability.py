@@ -18,7 +18,7 @@ from labctl.model.order import Placement
 from labctl.model.scenario import OWN_HOST, Scenario
 from labctl.model.settings import SETTINGS, Concern, Level, find_setting
 from labctl.model.tools import FILECOPY_SETTINGS, LIMITS, Limit, off_system
-from labctl.plan.hypervisors import ONLY_KVM, acts_nowhere, hosts_for_vms, not_in_generation
+from labctl.plan.hypervisors import ONLY_KVM, acts_nowhere, hosts_for_vms, not_on_hyperv
 from labctl.plan.offloads import hosts_with_offload, not_in_guests, not_on_host
 from labctl.plan.placement import FACT_PREFIX, find_placements, hosts_for, hosts_with_fact
 from labctl.plan.settings import settings_of
@@ -181,7 +181,8 @@ def _has_driver(lab: Lab, view: View) -> str:
         return f"the lab has no image named {name}"
     if image.drivers and model not in image.drivers and not NIC_MODELS[model].passthrough:
         return f"the image {name} has no driver for {model}"
-    return not_in_generation(NIC_MODELS[model], image)
+    hyperv = image.hypervisors == {Hypervisor.HYPERV} or lab.simulated is not None
+    return not_on_hyperv(NIC_MODELS[model], image, lab.network()) if hyperv else ""
 
 
 def _acts(name: str, chosen: bool, lab: Lab, view: View) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from labctl.model.lab import Host, Image, Lab
+from labctl.model.lab import Customisation, Host, Image, Lab, Network
 from labctl.model.nic import NIC_MODELS, Hypervisor, NicModel
 from labctl.model.settings import SETTINGS, Level
 
 ONLY_KVM = ("machine_type", "queues", "vhost", "migrate_bandwidth", "auto_converge", "post_copy")
 """Settings that labctl can make true on KVM only: other hypervisors decide these things by themselves."""
+
+
+_NEVER_TOLD = ("legacy", "vt-d")
+"""Adapters whose static address the key-value exchange of Hyper-V doesn't set (Msvm_GuestNetworkAdapterConfiguration)."""
 
 
 def hosts_for_vms(names: Collection[str], nic_model: str, image: str, lab: Lab) -> tuple[Host, ...]:
@@ -49,10 +53,12 @@ def acts_nowhere(name: str, level: Level | None, hosts: Collection[Host], *, cho
     )
 
 
-def not_in_generation(model: NicModel, image: Image) -> str:
-    """Why VMs of the image's generation have no such adapter, in a sentence; empty when they may have it."""
+def not_on_hyperv(model: NicModel, image: Image, network: Network) -> str:
+    """Why VMs of an image of Hyper-V can't have this adapter on this network, in a sentence; empty when they may have it."""
     if model.name == "legacy" and image.generation != 1:
         return f"legacy is an adapter of VMs of generation 1, and the image {image.name} is of generation {image.generation}"
+    if model.name in _NEVER_TOLD and network.is_static and image.customisation is Customisation.GUEST_OS:
+        return f"Hyper-V tells guests the address of synthetic adapters only: {model.name} needs a network with DHCP"
     return ""
 
 

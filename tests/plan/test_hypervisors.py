@@ -8,7 +8,7 @@ import pytest
 
 from labctl.errors import SpecError
 from labctl.model.campaign import Campaign, Cell
-from labctl.model.lab import Lab
+from labctl.model.lab import Customisation, Lab
 from labctl.model.nic import NIC_MODELS, Hypervisor
 from labctl.model.scenario import Scenario
 from labctl.model.settings import Level
@@ -56,6 +56,11 @@ images:
   template: {kind: template, template: t, login: {user: u, password: "env:P"}}
 """
 )
+STATIC = replace(
+    HYPERV,
+    networks={"data": replace(HYPERV.network(), addressing="static")},
+    images={name: replace(image, customisation=Customisation.GUEST_OS) for name, image in HYPERV.images.items()},
+)
 CAMPAIGN = Campaign(name="x", scenarios=tuple(Scenario), factors={}, settings={"seconds": 12.0})
 
 
@@ -72,6 +77,8 @@ def where(lab: Lab, scenario: str, **levels: Level) -> list[str]:
     ("lab", "scenario", "levels", "words"),
     [
         (HYPERV, "same-host", {"nic_model": "legacy"}, "VMs of generation 1, and the image probe is of generation 2"),
+        (STATIC, "same-host", {"nic_model": "legacy", "image": "old"}, "legacy needs a network with DHCP"),
+        (STATIC, "cross-host", {"nic_model": "vt-d", "image": "old"}, "PCI device"),
         (HYPERV, "same-host", {"nic_model": "e1000"}, "e1000 is no adapter of hyperv"),
         (MIXED, "same-host", {"nic_model": "virtio", "image": "template"}, "kvm can't boot the image template"),
         (MIXED, "same-host", {"nic_model": "pcnet32", "image": "probe"}, "vsphere can't boot the image probe"),
@@ -106,6 +113,8 @@ def test_a_level_that_can_not_act_is_refused_with_the_reason(
         (VSPHERE, "same-host", {"nic_model": "vt-d"}),
         (HYPERV, "same-host", {"nic_model": "legacy", "image": "old"}),
         (HYPERV, "same-host", {"nic_model": "synthetic", "image": "old"}),
+        (STATIC, "same-host", {"nic_model": "synthetic", "image": "old"}),
+        (STATIC, "same-host", {"nic_model": "sr-iov"}),
         (HYPERV, "same-host", {"nic_model": "sr-iov"}),
         (HYPERV, "vm-to-host", {"nic_model": "synthetic"}),
         (HYPERV, "host-to-host", {"machine_type": "q35"}),
