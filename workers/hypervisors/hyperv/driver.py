@@ -170,6 +170,8 @@ class HypervDriver:
 
     def incidents(self, vm: Vm, *, since: float) -> tuple[str, ...]:
         """What others did to the VM, as the event logs say, and whether it lost SR-IOV by a migration."""
+        if vm.uuid not in self._ids:
+            self._look(vm)
         vm_id = self._ids.get(vm.uuid, "")
         if not vm_id:
             return ()

@@ -1,7 +1,8 @@
 """Where the files of VMs are on Hyper-V hosts. Pure: paths of Windows as text.
 
 Every VM has a folder of its own below `Host.storage`, whose name holds the UUID that labctl gave it. All of it is there:
-configuration, smart paging, disk. What a differencing disk is based on is never written to, moved or removed.
+configuration, smart paging, disk. What a differencing disk is based on is never written to, moved or removed. But a
+migration without shared storage copies it into the VM's folder on the other host, where it goes with the VM.
 """
 
 from __future__ import annotations

@@ -18,7 +18,11 @@ $windows = Get-ItemProperty -LiteralPath 'HKLM:\SOFTWARE\Microsoft\Windows NT\Cu
 $facts['hostname'] = [System.Net.Dns]::GetHostName()
 $facts['windows.name'] = [string] $system.Caption
 $facts['windows.version'] = [string] $system.Version
-$facts['windows.build'] = "$($windows.CurrentBuildNumber).$($windows.UBR)"
+$facts['windows.build'] = [string] $windows.CurrentBuildNumber
+if ($windows.PSObject.Properties.Name -contains 'UBR') {
+    # The number that updates raise; Windows Server 2012 R2 has none.
+    $facts['windows.build'] += ".$($windows.UBR)"
+}
 $facts['hyperv.module'] = (@(Get-Module -ListAvailable -Name Hyper-V) | ForEach-Object { $_.Version.ToString() } |
         Select-Object -First 1)
 $facts['powershell.version'] = $PSVersionTable.PSVersion.ToString()

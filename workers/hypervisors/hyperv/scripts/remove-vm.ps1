@@ -20,7 +20,7 @@ if ($Document.id -ne '') {
         if ($vm.VMName -ne $Document.name -or -not ([string] $vm.Notes).Contains($marked)) {
             Stop-Script -Kind 'not-ours' -Message "The VM $($vm.VMName) doesn't carry the mark of VM $($Document.uuid)."
         }
-        if ($vm.State -ne 'Off') {
+        if ($vm.State.ToString() -notin 'Off', 'Saved') {
             Stop-VM -VM $vm -TurnOff -Force
         }
         $assigned = @()
