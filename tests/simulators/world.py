@@ -109,6 +109,10 @@ class GuestWorld:
         """What to put before a command line so that it runs in a guest, with the guest's own process ids."""
         return ("nsenter", "--target", str(self._guests[name].pid), "--net", "--mount", "--uts", "--pid", "--")
 
+    def names(self) -> frozenset[str]:
+        """The guests that run."""
+        return frozenset(self._guests)
+
     def root(self, name: str) -> Path:
         """The guest's file system as this machine sees it."""
         return Path(f"/proc/{self._guests[name].pid}/root")

@@ -107,7 +107,11 @@ func (g *guests) tell(one *guest) {
 	if one.machine == nil && !lies {
 		said.Tools = "not-running"
 	}
-	simulator.Map.WithLock(vm, func() { simulator.Map.Update(vm, changes(one.machine, &vm.VirtualMachine, said)) })
+	simulator.Map.WithLock(vm, func() {
+		if vm.Runtime.PowerState != types.VirtualMachinePowerStatePoweredOff { // as it may be again by now
+			simulator.Map.Update(vm, changes(one.machine, &vm.VirtualMachine, said))
+		}
+	})
 }
 
 // changes are the properties of a VM that Tools tell, of a machine that runs or of none. The VM is locked.

@@ -166,8 +166,12 @@ func (t *tasks) cancel(_ *simulator.Context, call *call) (interface{}, types.Bas
 func (t *tasks) forget() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
+	manager := simulator.Map.Get(*content().TaskManager).(*simulator.TaskManager)
 	for ref := range t.running {
 		simulator.Map.Remove(ref)
+		manager.Lock()
+		simulator.RemoveReference(&manager.RecentTask, ref)
+		manager.Unlock()
 	}
 	t.running = make(map[types.ManagedObjectReference]context.CancelFunc)
 }
