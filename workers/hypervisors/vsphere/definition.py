@@ -94,7 +94,8 @@ def adapter_spec(request: VmRequest, backing: Any, devices: Iterable[Any]) -> vi
     """The change that leaves exactly one adapter, the asked one: those that came with a template go. All else of the
     request is set again, because a clone takes only some of it."""
     spec = config_spec(request)
-    gone = [vim.vm.device.VirtualDeviceSpec(operation="remove", device=one) for one in adapters(devices)]
+    cards = [device for device in devices if isinstance(device, vim.vm.device.VirtualEthernetCard)]
+    gone = [vim.vm.device.VirtualDeviceSpec(operation="remove", device=one) for one in cards]
     spec.deviceChange = [*gone, _added(adapter(request, backing))]
     return spec
 
@@ -113,10 +114,7 @@ def adapter(request: VmRequest, backing: Any) -> Any:  # noqa: ANN401
         "connectable": _connected(guest_control=True),
     }
     if model == "sr-iov":
-        values["backing"], function = backing
-        values["sriovBacking"] = vim.vm.device.VirtualSriovEthernetCard.SriovBackingInfo(
-            virtualFunctionBacking=function
-        )
+        values["backing"], values["sriovBacking"] = backing
     else:
         values["backing"] = backing
     return _device_type(model)(**values)

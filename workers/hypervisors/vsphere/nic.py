@@ -45,8 +45,7 @@ def check_guest(at: HostPlace, request: VmRequest, *, guest_id: str, version: st
         option = browser.QueryConfigOptionEx(spec=spec)
     except (vmodl.fault.NotSupported, vmodl.fault.InvalidArgument, vmodl.fault.InvalidRequest, TypeError):
         return  # TypeError: the library refuses descriptors that lack what the API says they have
-    guests = option.guestOSDescriptor if option is not None else ()
-    known = {_type_name(card) for guest in guests if guest.id == guest_id for card in guest.supportedEthernetCard}
+    known = cards_of(option, guest_id)
     if known and definition.api_name(model) not in known:
         names = sorted(name for name in definition.DEVICES if definition.api_name(name) in known)
         raise _unsupported(
@@ -55,6 +54,14 @@ def check_guest(at: HostPlace, request: VmRequest, *, guest_id: str, version: st
             f"Guests of type {guest_id} with hardware version {version or 'of the host'} can have {', '.join(names)}.",
             "Take this NIC model out of the campaign, or use a template with another guest type or hardware version.",
         )
+
+
+def cards_of(option: Any, guest_id: str) -> frozenset[str]:  # noqa: ANN401
+    """The adapters that guests of a type can have, by their names in the API; none when an option doesn't tell."""
+    guests = (option.guestOSDescriptor if option is not None else None) or ()
+    return frozenset(
+        _type_name(card) for guest in guests if guest.id == guest_id for card in guest.supportedEthernetCard or ()
+    )
 
 
 def backing(at: HostPlace, network: Item, request: VmRequest) -> Any:  # noqa: ANN401
@@ -79,7 +86,20 @@ def backing(at: HostPlace, network: Item, request: VmRequest) -> Any:  # noqa: A
         )
     if model == "vt-d":
         return _device_backing(device)
-    return network_backing(at.session, network), _device_backing(device)
+    return network_backing(at.session, network), sriov_backing(offered, device)
+
+
+def sriov_backing(offered: Any, device: Any) -> Any:  # noqa: ANN401
+    """The backing by a virtual function, and by the physical one that it is of (both are on one physical NIC), as far as the
+    host tells; or by a physical function, of which the host gives one of its virtual ones."""
+    physical = device
+    if device.virtualFunction:
+        alike = [one for one in offered if not one.virtualFunction and one.pnic and one.pnic == device.pnic]
+        physical = alike[0] if alike else None
+    return vim.vm.device.VirtualSriovEthernetCard.SriovBackingInfo(
+        physicalFunctionBacking=_device_backing(physical) if physical is not None else None,
+        virtualFunctionBacking=_device_backing(device) if device.virtualFunction else None,
+    )
 
 
 def network_backing(session: Session, network: Item) -> Any:  # noqa: ANN401
