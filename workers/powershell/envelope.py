@@ -160,11 +160,13 @@ def _no_answer(request: Request, output: Output, *, where: str, host: str) -> La
 
 
 def _between_markers(number: str, stdout: bytes) -> str | None:
-    """The last complete envelope of this request; whatever is before, between and after it is somebody else's."""
-    text = clixml.text_of(stdout)
-    _, found, rest = text.rpartition(f"<labctl {number}>")
-    body, ended, _ = rest.partition(f"</labctl {number}>")
-    return "".join(body.split()) if found and ended else None
+    """The last complete envelope of this request; whatever is before, between and after it is somebody else's.
+
+    Without its zeros ASCII in UTF-16 is ASCII.
+    """
+    _, found, rest = stdout.replace(b"\0", b"").rpartition(f"<labctl {number}>".encode("ascii"))
+    body, ended, _ = rest.partition(f"</labctl {number}>".encode("ascii"))
+    return b"".join(body.split()).decode("latin-1") if found and ended else None
 
 
 def _marked(value: Json) -> Json:

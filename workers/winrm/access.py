@@ -39,6 +39,13 @@ def login(access: WinrmAccess, *, where: str, host: str) -> Login:
     """Check what the lab file says and get the secret. Raises `LabError` (`refused`, `secret-unavailable`)."""
     _check(access, where=where, host=host)
     password = resolve(access.login.password).text.rstrip("\r\n")
+    if access.transport is WinrmTransport.BASIC and not _is_latin(access.login.user + password):
+        raise _refused(
+            where,
+            host,
+            "The transport basic has no agreed form for letters beyond Latin-1, and the user or the password has some.",
+            "Use the transport ntlm, kerberos or credssp.",
+        )
     machine = urlsplit(access.url).hostname or ""
     return Login(
         access=access, password=password, credentials=refusals.credentials(machine, access.login.user, password)
@@ -98,6 +105,10 @@ def _authorities(access: WinrmAccess) -> str:
     paths = ssl.get_default_verify_paths()
     system = (path for path in (paths.cafile, paths.capath) if path and os.access(path, os.R_OK))
     return next(system, DEFAULT_CA_BUNDLE_PATH)
+
+
+def _is_latin(text: str) -> bool:
+    return all(ord(letter) < 256 for letter in text)
 
 
 def _refused(where: str, host: str, why: str, todo: str) -> LabError:

@@ -10,7 +10,7 @@ import ssl
 from dataclasses import dataclass
 
 import requests
-from requests_credssp.exceptions import AuthenticationException as CredsspError
+from requests_credssp.exceptions import AuthenticationException, NTStatusException
 from winrm.exceptions import AuthenticationError, WinRMTransportError, WSManFaultError
 
 from labctl.errors import LabError
@@ -135,9 +135,9 @@ def refused_credentials(*, where: str, user: str, host: str, again: bool = False
 
 def is_refusal(problem: Exception) -> bool:
     """Whether credentials were shown and refused."""
-    return isinstance(problem, AuthenticationError) or (
-        isinstance(problem, CredsspError) and _NOT_OFFERED not in str(problem)
-    )
+    if isinstance(problem, AuthenticationException):
+        return _NOT_OFFERED not in str(problem)
+    return isinstance(problem, AuthenticationError | NTStatusException)
 
 
 def fault_code(problem: Exception) -> int:

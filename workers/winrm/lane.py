@@ -136,6 +136,8 @@ class Lane:
                     return Output(stdout=bytes(stdout), stderr=bytes(stderr), exit_code=told[2])
         except Broken as broken:
             broken.begun = True
+            if broken.error.kind == "timeout" and deadline.passed:
+                broken.error = self._too_late(request)
             raise
 
     def _signal(self, command: str) -> None:

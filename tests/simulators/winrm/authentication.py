@@ -137,7 +137,7 @@ class Identity:
         return f'{kind};protocol="{protocol}";boundary="Encrypted Boundary"', body + BOUNDARY + b"--\r\n"
 
     def _basic(self, token: str) -> str:
-        user, _, password = base64.b64decode(token).decode().partition(":")
+        user, _, password = base64.b64decode(token).decode("latin-1").partition(":")
         if not USERS.knows(user, password):
             raise Refused(self._offers(), failed=True)
         self.user, self.scheme = user, "basic"
@@ -161,7 +161,8 @@ class Identity:
             raise Refused(self._offers(), failed=True) from None
         told = f"{scheme} {base64.b64encode(answer).decode()}" if answer else ""
         if not self._context.complete:
-            raise Refused((told,), failed=False)
+            failed = self._context.get_extra_info("auth_stage") == "Authentication failure"
+            raise Refused((told,), failed=failed)
         self.user, self.scheme = str(self._context.client_principal or ""), kind
         return told
 
