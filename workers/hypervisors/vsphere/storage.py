@@ -126,11 +126,11 @@ def _is_of(folder: str, name: str) -> bool:
 
 
 def _is_there(session: Session, datastore: vim.Datastore, path: str, deadline: Deadline) -> bool:
-    browser = datastore.browser
+    browser, spec = datastore.browser, vim.host.DatastoreBrowser.SearchSpec()
     try:
         tasks.run(
             session,
-            lambda: browser.SearchDatastore_Task(datastorePath=path, searchSpec=None),
+            lambda: browser.SearchDatastore_Task(datastorePath=path, searchSpec=spec),
             entity=datastore,
             operation="HostDatastoreBrowser.searchDatastore",
             deadline=deadline,
