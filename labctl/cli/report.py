@@ -15,7 +15,8 @@ from labctl.report.console import terminal_console
 if TYPE_CHECKING:
     from labctl.cli.main import Context
 
-FORMATS = ("terminal", "html", "json")
+FORMATS = ("terminal", "html", "md", "json", "csv", "parquet")
+ROWS = ("runs", "cells")
 _FILE_WIDTH = 160
 """Columns of a terminal report that goes to a file."""
 
@@ -23,19 +24,25 @@ _FILE_WIDTH = 160
 @click.command()
 @click.argument("campaign_id", metavar="[ID]", type=int, required=False)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="How to show it. Default: by the name of PATH.")
+@click.option("--rows", type=click.Choice(ROWS), help="What a row of csv or parquet is about. Default: runs.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH", help="Where to write it."
 )
 @click.pass_obj
-def report(context: Context, campaign_id: int | None, form: str | None, as_json: bool, output: Path | None) -> None:
+def report(
+    context: Context, campaign_id: int | None, form: str | None, rows: str | None, as_json: bool, output: Path | None
+) -> None:
     """Report on the campaign with ID, or on the newest one."""
     # Charts need matplotlib, which other commands should not wait for.
-    from labctl.report import print_terminal, to_json, write_html
+    from labctl.report import print_terminal, to_csv, to_json, to_markdown, write_html, write_parquet
 
     if as_json and form not in (None, "json"):
         raise SpecError(f"--json and --format {form} can't both be.", todo="Leave one of them out.")
     form = "json" if as_json else form or _form_of(output)
+    if rows is not None and form not in ("csv", "parquet"):
+        raise SpecError(f"--rows says nothing about {form}.", todo="Take it with --format csv or parquet.")
+    rows = rows or ROWS[0]
     with opened_store(context) as store:
         record = store.record(newest(store, campaign_id))
     if form == "html":
@@ -43,8 +50,17 @@ def report(context: Context, campaign_id: int | None, form: str | None, as_json:
         with _Writing(path):
             write_html(record, path)
         click.echo(f"Report: {path.absolute()}")
+    elif form == "parquet":
+        path = output or context.state / "reports" / f"campaign-{record.id}-{rows}.parquet"
+        with _Writing(path):
+            write_parquet(record, path, rows=rows)
+        click.echo(f"Table: {path.absolute()}")
     elif form == "json":
         _give(to_json(record), output)
+    elif form == "csv":
+        _give(to_csv(record, rows=rows).removesuffix("\r\n"), output)
+    elif form == "md":
+        _give(to_markdown(record).removesuffix("\n"), output)
     elif output is not None:
         with _Writing(output), output.open("w", encoding="utf-8") as file:
             print_terminal(record, Console(file=file, width=_FILE_WIDTH))
@@ -52,14 +68,14 @@ def report(context: Context, campaign_id: int | None, form: str | None, as_json:
         console = terminal_console()
         print_terminal(record, console)
         console.print(
-            f"\nWith charts: `labctl report {record.id} --format html`; for programs: --format json.",
+            f"\nWith charts: `labctl report {record.id} --format html`; for programs: --format json, csv or parquet.",
             highlight=False,
             soft_wrap=True,
         )
 
 
 def _form_of(output: Path | None) -> str:
-    suffixes = {".html": "html", ".htm": "html", ".json": "json"}
+    suffixes = {".html": "html", ".htm": "html", ".json": "json", ".csv": "csv", ".md": "md", ".parquet": "parquet"}
     return suffixes.get(output.suffix.lower(), "terminal") if output is not None else "terminal"
 
 
@@ -68,7 +84,7 @@ def _give(text: str, output: Path | None) -> None:
         click.echo(text)
         return
     with _Writing(output):
-        output.write_text(text + "\n", encoding="utf-8")
+        output.write_text(text + "\n", encoding="utf-8", newline="")
 
 
 class _Writing:

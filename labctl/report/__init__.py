@@ -1,4 +1,4 @@
-"""What a report shows, as data; then as HTML, JSON and for the terminal.
+"""What a report shows, as data; then as HTML, Markdown, JSON, CSV, Parquet and for the terminal.
 
 Statistics and charts are imported when a report is made: commands that only print something don't wait for them.
 """
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from labctl.model.result import CampaignRecord
 
-__all__ = ["print_terminal", "to_json", "write_html"]
+__all__ = ["print_terminal", "to_csv", "to_json", "to_markdown", "write_html", "write_parquet"]
 
 
 def write_html(record: CampaignRecord, path: Path) -> None:
@@ -33,3 +33,25 @@ def to_json(record: CampaignRecord) -> str:
     from labctl.report import data, json
 
     return json.render_json(data.report_of(record))
+
+
+def to_markdown(record: CampaignRecord) -> str:
+    """The report as Markdown text."""
+    from labctl.report import data, markdown
+
+    return markdown.render_markdown(data.report_of(record))
+
+
+def to_csv(record: CampaignRecord, *, rows: str) -> str:
+    """The `runs` or the `cells` of the report as CSV text."""
+    from labctl.report import data, tables
+
+    return tables.render_csv(tables.table_of(data.report_of(record), tables.Rows(rows)))
+
+
+def write_parquet(record: CampaignRecord, path: Path, *, rows: str) -> None:
+    """Write the `runs` or the `cells` of the report as a Parquet file. Raises `SpecError` without pyarrow, and `OSError`
+    when the path can't be written."""
+    from labctl.report import data, parquet, tables
+
+    parquet.write_parquet(tables.table_of(data.report_of(record), tables.Rows(rows)), path)

@@ -154,7 +154,10 @@ def _two_cells(first: list[float], second: list[float]) -> CampaignRecord:
 def test_the_headline_calls_no_difference_real_when_the_interval_spans_zero() -> None:
     report = report_of(_two_cells([1.0e9, 1.1e9, 0.9e9], [1.05e9, 1.15e9, 0.95e9]))
     assert "igb moves the most" in report.headline
-    assert "but against virtio no difference can be told with n = 3; one of this size would need about 64 runs of each" in report.headline
+    assert (
+        "but against virtio no difference can be told with n = 3; one of this size would need about 64 runs of each"
+        in report.headline
+    )
     report = report_of(_two_cells([1.05e9, 1.15e9, 0.95e9], [1.0e9, 1.1e9, 0.9e9]))
     assert "virtio moves the most" in report.headline
     assert "from which igb can't be told apart" in report.headline

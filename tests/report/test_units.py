@@ -66,7 +66,10 @@ def test_percentages_carry_their_sign(value: float | None, text: str) -> None:
 def test_changes_say_how_sure_they_are() -> None:
     sure = Ratio(n=3, baseline_n=3, ratio=1.205, low=1.1, high=1.3)
     assert _plain(units.change(sure)) == "+20.5 % (+10.0 to +30.0)"
-    assert _plain(units.change(Ratio(n=1, baseline_n=3, ratio=1.205))) == "+20.5 % (too few or too scattered for an interval)"
+    assert (
+        _plain(units.change(Ratio(n=1, baseline_n=3, ratio=1.205)))
+        == "+20.5 % (too few or too scattered for an interval)"
+    )
     assert units.change(Ratio(n=0, baseline_n=3)) == units.NOTHING
 
 
