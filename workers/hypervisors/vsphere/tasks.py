@@ -27,6 +27,9 @@ LOOK_SECONDS = 1.0
 CANCEL_SECONDS = 60.0
 """How long a task may take to end after it was cancelled."""
 
+CANCEL_AGAIN_SECONDS = 5.0
+"""How long a task that was cancelled may go on until it is cancelled again."""
+
 LOOK_BACK_SECONDS = 2.0
 """What a task may seem to have been queued before it was asked for, as clocks are read."""
 
@@ -158,11 +161,22 @@ def watch(
 
 
 def cancel(session: Session, task: vim.Task) -> TaskState:
-    """Cancel a task and wait until it is over, for up to `CANCEL_SECONDS`. One that can't be cancelled may still succeed."""
-    # Whatever this says, the looks at it tell what became of it.
-    with contextlib.suppress(vmodl.MethodFault, LostReply):
-        task.CancelTask()
-    return watch(session, task, deadline=Deadline.after(CANCEL_SECONDS))
+    """Cancel a task and wait until it is over, for up to `CANCEL_SECONDS`. One that can't be cancelled may still succeed.
+
+    It is asked again and again, because the first time may not have been heard. Raises `LabError` (`host-unreachable`).
+    """
+    deadline = Deadline.after(CANCEL_SECONDS)
+    while True:
+        # Whatever this says, the looks at it tell what became of it.
+        with contextlib.suppress(vmodl.MethodFault, LabError):
+            task.CancelTask()
+        try:
+            state = watch(session, task, deadline=Deadline.after(min(CANCEL_AGAIN_SECONDS, deadline.left)))
+            if state.over or deadline.passed:
+                return state
+        except LabError:
+            if deadline.passed:
+                raise
 
 
 def run(
