@@ -1,4 +1,4 @@
-"""Parsers of NTttcp: ntttcp-for-linux (text and XML) and NTttcp for Windows (text and XML).
+"""Parsers of NTttcp: ntttcp-for-linux (text, XML and JSON) and NTttcp for Windows (text and XML).
 
 Both print `MB` and mean different things: 10^6 bytes on Linux, 2^20 on Windows. The senders' figures alone can't be
 told from those of a transfer whose receiver died, so the receiver's are preferred.
@@ -7,6 +7,8 @@ told from those of a transfer whose receiver died, so the receiver's are preferr
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import re
 from dataclasses import dataclass, field, replace
 
@@ -68,6 +70,16 @@ def parse_windows(capture: Capture) -> Reading:
     own = _windows(decode(capture.stdout).text, error_text(capture.stderr), receiver=_is_receiver(capture))
     peer = _windows(decode(capture.server).text, "", receiver=not _is_receiver(capture)) if capture.server else None
     return _read(WINDOWS, own, peer, capture)
+
+
+def is_windows(capture: Capture) -> bool:
+    """Whether the output, else the command, is of the Windows form."""
+    text = decode(capture.stdout).text
+    if "NTTTCP for Linux" in text or re.search(r"\bversion\W{1,6}[\d.]*-linux\b", text):
+        return False
+    if re.search(r"Copyright Version \d|Bytes\(MEG\)|<ntttcp[rs]\b", text):
+        return True
+    return bool(re.search(r"\bntttcp\.exe\b", capture.command, re.IGNORECASE))
 
 
 def _is_receiver(capture: Capture) -> bool:
@@ -158,13 +170,18 @@ _LINUX_TOTAL = re.compile(
 
 def _linux(text: str, errors: str, *, receiver: bool, command: str) -> _Output:
     console, xml = _split(text)
+    console, document = _split_json(console) if not xml else (console, "")
     rates = [bits(value, unit.replace("bps", "bit")) for value, unit in _REAL_TIME.findall(console)]
     threads = re.search(r"(\d+) threads created", console)
     connections = re.search(r"(\d+) connections (?:created|tested)", console)
     version = _LINUX_VERSION.search(console)
     if xml:
         receiver = "<ntttcpr" in xml
-    totals = _xml_totals(xml, binary=False) if xml else None
+    if document:
+        receiver = '"ntttcpr"' in document
+    totals = _xml_totals(xml, binary=False) if xml else _json_totals(document) if document else None
+    if totals is not None and totals.streams is None:
+        totals = replace(totals, streams=_asked_streams(command))
     if totals is None:
         streams = _asked_streams(command)
         if streams is None and connections:
@@ -181,7 +198,7 @@ def _linux(text: str, errors: str, *, receiver: bool, command: str) -> _Output:
         errors=tuple(_LINUX_ERROR.findall(console) + _LINUX_ERROR.findall(errors)),
         trailing_zeros=bool(rates) and (zeros >= 2 or (zeros == 1 and not ended)),
         began=bool(rates) or "Network activity" in console,
-        cut=bool(xml) and not re.search(r"</ntttcp[rs]>", xml),
+        cut=bool(xml) and not re.search(r"</ntttcp[rs]>", xml) or bool(document) and totals is None,
         console=bool(console.strip()),
     )
 
@@ -218,6 +235,61 @@ def _split(text: str) -> tuple[str, str]:
     if match is None:
         return text, ""
     return text[: match.start()] + text[match.end() :], match.group()
+
+
+_JSON = re.compile(r'\{\s*"ntttcp[rs]"\s*:')
+
+
+def _split_json(text: str) -> tuple[str, str]:
+    """Console text and the JSON document that it holds, written by `-j`; a cut one goes to the end of the text."""
+    match = _JSON.search(text)
+    if match is None:
+        return text, ""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, match.start())
+    except (ValueError, RecursionError):
+        end = len(text)
+    return text[: match.start()] + text[end:], text[match.start() : end]
+
+
+def _json_totals(document: str) -> _Totals | None:
+    """The totals of a whole document. All of its numbers are strings; `MB` is 10^6 bytes as in its XML."""
+    try:
+        found = json.loads(document)
+    except (ValueError, RecursionError):
+        return None
+    name, root = next(iter(found.items()))
+    if not isinstance(root, dict):
+        return None
+    size, seconds = _metric(root.get("totalBytes"), "MB"), _metric(root.get("realTime"), "s")
+    rate = next((one for each in _list(root.get("throughputs")) if (one := _metric(each, "Bps")) is not None), None)
+    if size is None or not seconds:
+        return None
+    threads = len(_list(root.get("threads")))
+    return _Totals(
+        receiver=name == "ntttcpr",
+        bytes=round(size * 1e6),
+        seconds=seconds,
+        bits_per_second=rate * 8 if rate is not None else size * 8e6 / seconds,
+        retransmits=count(_plain(root.get("packets_retransmitted"))),
+        streams=threads or None,
+    )
+
+
+def _metric(found: object, metric: str) -> float | None:
+    """The value of `{"metric": "s", "value": "1.206230"}`, where it is of this metric."""
+    if not isinstance(found, dict) or found.get("metric") != metric:
+        return None
+    return _plain(found.get("value"))
+
+
+def _plain(found: object) -> float | None:
+    value = number(found) if isinstance(found, str) else math.nan
+    return value if 0 <= value < 1e18 else None
+
+
+def _list(found: object) -> list[object]:
+    return found if isinstance(found, list) else []
 
 
 def _xml_totals(xml: str, *, binary: bool) -> _Totals | None:

@@ -9,7 +9,7 @@ from workers.transfers import iperf3_json, iperf_csv
 from workers.transfers.text import decode, error_text
 
 _MARKS = (
-    ("ntttcp-linux", r"NTTTCP for Linux|<ntttcp[rs]\b[^>]*version=\"[^\"]*linux"),
+    ("ntttcp-linux", r"NTTTCP for Linux|<ntttcp[rs]\b[^>]*version=\"[^\"]*linux|\"ntttcp[rs]\"\s*:\s*\{"),
     ("ntttcp-windows", r"Copyright Version \d|Bytes\(MEG\)|<ntttcp[rs]\b"),
     ("robocopy", r"ROBOCOPY\s+::"),
     ("smbclient", r"(?:putting|getting) file .* as .*\(|NT_STATUS_"),

@@ -12,8 +12,9 @@ from workers.transfers.filecopy import parse_robocopy, parse_scp, parse_smbclien
 from workers.transfers.iperf import Iperf
 from workers.transfers.iperf3 import Iperf3
 from workers.transfers.ntttcp import parse_linux, parse_windows
+from workers.transfers.ntttcp_commands import Ntttcp
 
-TOOLS: dict[str, TransferTool] = {tool.name: tool for tool in (Iperf3(), Iperf())}
+TOOLS: dict[str, TransferTool] = {tool.name: tool for tool in (Iperf3(), Iperf(), Ntttcp())}
 """Every tool that transfers can be made with."""
 
 
