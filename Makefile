@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo demo-vsphere test check bench clean
 .NOTPARALLEL:
 
 setup:  ## packages, .venv/bin/labctl, the probe guest's image; seconds when it is all there
@@ -10,6 +10,9 @@ setup:  ## packages, .venv/bin/labctl, the probe guest's image; seconds when it 
 
 demo: setup  ## the demo campaign on real guests, and its report
 	@.ci/demo
+
+demo-vsphere: setup  ## a campaign on a simulated vCenter (vcsim), whose guests really send, and its report
+	@.ci/demo-vsphere
 
 test: setup  ## style, types, import rules and all tests, also those with real guests
 	@status=0; .ci/check || status=$$?; .ci/tests || status=$$?; exit $$status
