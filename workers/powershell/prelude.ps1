@@ -137,8 +137,9 @@ function ConvertTo-AnswerJson($Value, [int] $Depth = 0) {
         return ConvertTo-JsonText ($Value.ToString())
     }
     if ($Value -is [System.Collections.IDictionary]) {
-        $members = @(foreach ($key in $Value.Keys) {
-                (ConvertTo-JsonText ([string] $key)) + ':' + (ConvertTo-AnswerJson $Value[$key] ($Depth + 1))
+        # Entry by entry: `.Keys` of one that has an entry of this name would be that.
+        $members = @(foreach ($entry in $Value.GetEnumerator()) {
+                (ConvertTo-JsonText ([string] $entry.Key)) + ':' + (ConvertTo-AnswerJson $entry.Value ($Depth + 1))
             })
         return '{' + ($members -join ',') + '}'
     }
@@ -174,7 +175,7 @@ function Get-Failure($Record) {
         '"id":' + (ConvertTo-AnswerJson ([string] $Record.FullyQualifiedErrorId))
         '"category":' + (ConvertTo-AnswerJson ([string] $Record.CategoryInfo.Category))
         '"position":' + (ConvertTo-AnswerJson $position)
-        '"hresult":' + (ConvertTo-AnswerJson ([long] $exception.HResult))
+        '"hresult":' + (ConvertTo-AnswerJson ([long] $exception.GetBaseException().HResult))
         '"detail":' + $detail
     )
     '{"ok":false,"data":null,"error":{' + ($members -join ',') + '}}'

@@ -39,13 +39,19 @@ $work = {
 function Get-JobsFolder {
     # The folder of all jobs, which only administrators and this user may look into: requests hold secrets.
     $root = Join-Path ([System.Environment]::GetFolderPath('CommonApplicationData')) 'labctl'
-    if (-not (Test-Path -LiteralPath $root)) {
+    # Administrators and SYSTEM, by what they are called in no language.
+    $own = [System.Security.Principal.WindowsIdentity]::GetCurrent().User.Value
+    $trusted = 'S-1-5-32-544', 'S-1-5-18', $own
+    if (Test-Path -LiteralPath $root) {
+        $owner = (Get-Acl -LiteralPath $root).GetOwner([System.Security.Principal.SecurityIdentifier]).Value
+        if ($trusted -notcontains $owner) {
+            Stop-Script -Kind 'job-not-started' -Message "The folder $root belongs to $owner, who could read requests there."
+        }
+    } else {
         [void] (New-Item -ItemType Directory -Path $root)
         $acl = Get-Acl -LiteralPath $root
         $acl.SetAccessRuleProtection($true, $false)
-        $own = [System.Security.Principal.WindowsIdentity]::GetCurrent().User
-        # Administrators and SYSTEM, by what they are called in no language.
-        foreach ($sid in 'S-1-5-32-544', 'S-1-5-18', $own.Value) {
+        foreach ($sid in $trusted) {
             $who = New-Object -TypeName System.Security.Principal.SecurityIdentifier -ArgumentList $sid
             $acl.AddAccessRule((New-Object -TypeName System.Security.AccessControl.FileSystemAccessRule -ArgumentList (
                         $who, 'FullControl', 'ContainerInherit, ObjectInherit', 'None', 'Allow')))
