@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import PureWindowsPath
+from typing import TYPE_CHECKING
 
 from tests.simulators.base import Guest, World
 from workers.powershell.base import Json
+
+if TYPE_CHECKING:
+    from tests.simulators.hyperv.moves import Move
 
 RUNNING, OFF, PAUSED = "Running", "Off", "Paused"
 
@@ -39,6 +43,7 @@ class Adapter:
     vlan: int | None = None
     iov_weight: int = 0
     vmq_weight: int = 100
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
 @dataclass
@@ -116,6 +121,10 @@ class SimulatedHost:
     """Location paths of devices that the host has for itself."""
     vms: dict[str, SimulatedVm] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    moves: dict[str, Move] = field(default_factory=dict)
+    """Moves that cmdlets watch, by VMId."""
+    parents: dict[str, str] = field(default_factory=dict)
+    """What disks are based on that no VM has yet."""
     faults: Faults = field(default_factory=Faults)
     facts: dict[str, Json] = field(default_factory=dict)
     """Facts that differ from what every simulated host says."""
