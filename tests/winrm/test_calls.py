@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from labctl.errors import LabError
 from tests.simulators.winrm import WinrmEndpoint
-from tests.winrm.conftest import READS, WRITES, Place
+from tests.winrm.conftest import HELD, READS, WRITES, Place
 from workers.powershell import envelope
 from workers.powershell.base import Json, ScriptError
 from workers.winrm import WinrmPowerShell
@@ -177,6 +178,19 @@ def test_an_answer_that_was_cut_is_none(shell: WinrmPowerShell, endpoint: WinrmE
         shell.call(READS, {"value": 1}, timeout=SECONDS)
 
 
+def test_a_powershell_that_does_not_start_is_told_by_its_own_words(
+    shell: WinrmPowerShell, endpoint: WinrmEndpoint
+) -> None:
+    """It has ended before it had read anything, so there is no pipe to send to."""
+    words = b"'powershell.exe' is not recognized as an internal or external command"
+    endpoint.mishaps.instead.append((b"", words, 9009))
+    endpoint.mishaps.closed_pipes = 1
+    with pytest.raises(LabError, match="gave no answer") as caught:
+        shell.call(WRITES, {"value": 1}, timeout=SECONDS)
+    assert "is not recognized" in caught.value.why
+    assert "9009" in caught.value.why
+
+
 def test_an_error_of_a_script_comes_with_all_that_windows_said(shell: WinrmPowerShell) -> None:
     with pytest.raises(ScriptError, match="The script echo failed on host hv1") as caught:
         shell.call(WRITES, {"value": "fail"}, timeout=SECONDS)
@@ -202,4 +216,19 @@ def test_calls_of_several_threads_each_get_their_own_answer(place: Place, endpoi
     assert answers == {number: {"value": number} for number in range(12)}
     assert endpoint.shells.counts["shells"] <= 3
     shell.close()
+    assert len(endpoint.shells) == 0
+
+
+def test_what_is_closed_while_it_is_busy_is_closed_when_it_has_ended(place: Place, endpoint: WinrmEndpoint) -> None:
+    HELD.clear()
+    shell = place.shell(endpoint)
+    answers: list[Json] = []
+    thread = threading.Thread(target=lambda: answers.append(shell.call(WRITES, {"value": "hold"}, timeout=SECONDS)))
+    thread.start()
+    while not endpoint.scripts["echo"]:
+        time.sleep(0.01)
+    shell.close()
+    HELD.set()
+    thread.join()
+    assert answers == [{"value": "hold"}]
     assert len(endpoint.shells) == 0

@@ -19,6 +19,9 @@ SHELL_GONE = frozenset({2150858843, 2147943418, 995})
 """The shell was closed or timed out (ERROR_WSMAN_UNEXPECTED_SELECTORS); its user's profile was unloaded under it
 (ERROR_KEY_DELETED, as pywinrm's and WinRb's users report); its operations were aborted (ERROR_OPERATION_ABORTED)."""
 
+PIPE_CLOSED = frozenset({109, 232, 2147942509, 2147942632})
+"""ERROR_BROKEN_PIPE and ERROR_NO_DATA, bare and as HRESULT: the command has ended before it had read its input."""
+
 ACCESS_DENIED = frozenset({5, 2147942405})
 
 BUSY = frozenset({170, 2150858819})
@@ -82,12 +85,17 @@ class Broken(Exception):
     begun = False
     """Whether the script may have begun to act."""
 
-    def __init__(self, error: LabError, *, stale: bool = False, shell_gone: bool = False) -> None:
-        """`stale`: the session was used before and may just have been too old; `shell_gone`: the same of the shell."""
+    def __init__(self, error: LabError, *, stale: bool = False, code: int = 0) -> None:
+        """`stale`: the session was used before and may just have been too old; `code`: of the fault, if it is one."""
         super().__init__(error.what)
         self.error = error
         self.stale = stale
-        self.shell_gone = shell_gone
+        self.code = code
+
+    @property
+    def shell_gone(self) -> bool:
+        """Whether the shell is not there any more."""
+        return self.code in SHELL_GONE
 
 
 def from_exception(problem: Exception, *, where: str, url: str, user: str, host: str) -> LabError:

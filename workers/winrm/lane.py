@@ -21,7 +21,7 @@ from labctl.errors import LabError
 from workers.guard import Deadline
 from workers.powershell import envelope
 from workers.powershell.envelope import Output, Request
-from workers.winrm.failures import Broken
+from workers.winrm.failures import PIPE_CLOSED, Broken
 from workers.winrm.session import Session
 
 COMMANDS = 200
@@ -114,6 +114,8 @@ class Lane:
                     deadline,
                 )
             except Broken as broken:
+                if broken.code in PIPE_CLOSED:
+                    return  # PowerShell has ended at once; why, it has printed
                 broken.begun = last
                 raise
 

@@ -40,6 +40,7 @@ class WinrmPowerShell:
         self._changed = threading.Condition()
         self._idle: list[Lane] = []
         self._busy = 0
+        self._closings = 0
 
     @property
     def where(self) -> str:
@@ -57,8 +58,9 @@ class WinrmPowerShell:
         return jobs.start(self, script, document, name=name, timeout=timeout, host=self._host)
 
     def close(self) -> None:
-        """Close what is idle; lanes that are busy with a call are closed by it."""
+        """Close what is open; a lane that is busy is closed when its call has ended. A later call opens one again."""
         with self._changed:
+            self._closings += 1
             lanes, self._idle = self._idle, []
         for lane in lanes:
             lane.close(Deadline.after(CLOSING_SECONDS))
@@ -84,13 +86,18 @@ class WinrmPowerShell:
     def _lane(self, deadline: Deadline) -> Iterator[Lane]:
         """A lane for one request."""
         lane = self._take(deadline)
+        closings = self._closings
         try:
             yield lane
         finally:
             with self._changed:
+                keep = closings == self._closings
+                if keep:
+                    self._idle.append(lane)
                 self._busy -= 1
-                self._idle.append(lane)
                 self._changed.notify()
+            if not keep:
+                lane.close(Deadline.after(CLOSING_SECONDS))
 
     def _take(self, deadline: Deadline) -> Lane:
         with self._changed:

@@ -104,7 +104,7 @@ class Session:
         error = failures.from_exception(
             problem, where=self._where, url=self._machine.url, user=self._machine.login.user, host=self._host
         )
-        return Broken(error, stale=stale, shell_gone=failures.fault_code(problem) in failures.SHELL_GONE)
+        return Broken(error, stale=stale, code=failures.fault_code(problem))
 
 
 def _set_timeouts(protocol: Protocol, deadline: Deadline) -> None:

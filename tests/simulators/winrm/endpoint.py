@@ -145,6 +145,8 @@ class WinrmEndpoint:
         end = message.attribute("rsp:Send/rsp:Stream", "End") == "true"
         command.send(base64.b64decode(message.text("rsp:Send/rsp:Stream")), end=end)
         self._cut_if("cut_send")
+        if self.mishaps.hits("closed_pipes"):
+            raise faults.Fault(faults.NO_DATA, "The pipe is being closed.")
         return messages.done(message)
 
     def _receive(self, message: messages.Message, user: str) -> bytes:

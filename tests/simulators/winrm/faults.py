@@ -15,6 +15,8 @@ MAX_SHELL_USERS = 2150859179
 MAX_COMMANDS_PER_SHELL = 2150859241
 ENVELOPE_TOO_LARGE = 2150858801
 OUT_OF_MEMORY = 2147942414
+NO_DATA = 232
+"""What input to a command that has ended gets: the pipe is being closed."""
 COMMAND_LINE_TOO_LONG = 2147942606
 """HRESULT of ERROR_FILENAME_EXCED_RANGE: what CreateProcess and cmd.exe make of a line that is too long."""
 

@@ -25,6 +25,8 @@ class Mishaps:
     """Bytes that commands print before their answer, one each."""
     instead: list[tuple[bytes, bytes, int]] = field(default_factory=list)
     """stdout, stderr and exit code of commands that don't run their script at all, one each."""
+    closed_pipes: int = 0
+    """Commands that end before they have read their input: who sends it is told that there is no pipe."""
     cut_command: int = 0
     """Connections cut when a command is to be started, before it is."""
     cut_send: int = 0
