@@ -133,11 +133,14 @@ def _exchange(
 
 def _body(connection: CheckedConnection, response: HTTPResponse, deadline: Deadline) -> bytes:
     body = bytearray()
-    while chunk := response.read(CHUNK_BYTES):
+    while chunk := response.read1(CHUNK_BYTES):  # what has come, not all that was asked for
         body += chunk
         if len(body) > MOST_BYTES:
             raise HTTPException(f"more than {MOST_BYTES} bytes")
         _patience(connection, deadline)
+    announced = response.getheader("Content-Length", "")
+    if announced.isdigit() and int(announced) != len(body):
+        raise HTTPException(f"{len(body)} bytes came of {announced}")
     return bytes(body)
 
 
