@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from labctl.errors import LabError
-from labctl.model.lab import Lab
+from labctl.model.lab import ChannelKind, Customisation, GuestSystem, Lab, Login, SecretRef
 from tests.hypervisors.guests import Guests, an_order, guests_of
-from tests.simulators.hyperv.endpoint import PASSWORD, PASSWORD_VARIABLE, access_to, endpoints_of
+from tests.simulators.hyperv.endpoint import PASSWORD, PASSWORD_VARIABLE, Inside, access_to, endpoints_of
 from tests.simulators.hyperv.lab import a_datacentre, a_lab
 from tests.simulators.hyperv.state import Datacentre, SimulatedVm
+from tests.simulators.windows import SimulatedWindows
 from tests.simulators.winrm import WinrmEndpoint
 from workers.hypervisors.hyperv import migration
 from workers.hypervisors.hyperv import vm as vms
@@ -99,6 +102,31 @@ def test_h5_a_login_that_isnt_delegated_is_told_from_the_hosts_own_error(guests:
     assert (outcome.completed, outcome.error_kind) == (False, "refused")
     assert "0x8009030E" in outcome.error
     assert "constrained delegation" in outcome.error
+
+
+def test_a_windows_guest_is_entered_through_the_host_that_it_runs_on(
+    guests: Guests, centre: Datacentre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PowerShell Direct follows a VM that is migrated, and needs no address of it."""
+    monkeypatch.setenv("LABCTL_TEST_GUEST", "guest's $ecret")
+    image = replace(
+        guests.lab.images["probe"],
+        customisation=Customisation.NONE,
+        system=GuestSystem.WINDOWS,
+        channel=ChannelKind.POWERSHELL_DIRECT,
+        login=Login(user="Administrator", password=SecretRef(scheme="env", locator="LABCTL_TEST_GUEST")),
+    )
+    vm = guests.create(request=guests.request(image=image))
+    (id,) = centre.hosts["a"].vms
+    inside = SimulatedWindows(tmp_path)
+    centre.insides[id] = Inside(inside.run, user="Administrator", password="guest's $ecret")
+    channel = guests.driver.channel(vm, image)
+    channel.wait_ready(timeout=10)
+    assert channel.run(["echo", "it's", "$x"], timeout=20).stdout == b"it's $x\n"
+    assert guests.driver.migrate(vm, "b", an_order()).completed
+    assert channel.run(["echo", "there"], timeout=20).stdout == b"there\n"
+    channel.close()
+    assert inside.folders() == []
 
 
 def test_errors_of_scripts_name_the_host(guests: Guests, centre: Datacentre) -> None:

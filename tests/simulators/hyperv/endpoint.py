@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import cast
 
 from labctl.model.lab import Login, SecretRef, WinrmAccess
-from tests.simulators.hyperv.operations import Caller, run
-from tests.simulators.hyperv.state import Datacentre, Refusal
+from tests.simulators.hyperv.operations import OPERATIONS, Caller, run
+from tests.simulators.hyperv.state import RUNNING, Datacentre, Refusal
+from tests.simulators.windows import answered
 from tests.simulators.winrm import Context, Run, ScriptFailure, WinrmEndpoint
+from tests.simulators.winrm.jobs import NAMES, PACKAGE, Jobs
 from workers.powershell.base import Json
 
 USER, PASSWORD = r"LAB\labctl", "correct horse"
@@ -16,9 +19,16 @@ PASSWORD_VARIABLE = "LABCTL_TEST_HYPERV_PASSWORD"
 
 
 def scripts_of(centre: Datacentre, host: str) -> Run:
-    """What the endpoint of a host runs."""
+    """What the endpoint of a host runs: scripts of Hyper-V, those for the insides of its VMs, and what its own Windows is
+    asked for."""
 
     def run_script(name: str, document: Mapping[str, Json], context: Context) -> Json:
+        if name == "direct-call":
+            return _call_inside(centre, host, document)
+        if name not in OPERATIONS:
+            if host not in centre.partitions:
+                raise ScriptFailure("script-failed", f"Nobody has said what Windows does on host {host}.")
+            return centre.partitions[host](name, document, context)
         caller = Caller(progress=context.progress, delegated=context.transport == "credssp")
         try:
             return run(centre, host, name, document, caller)
@@ -26,6 +36,37 @@ def scripts_of(centre: Datacentre, host: str) -> Run:
             raise ScriptFailure(refusal.kind, refusal.message, detail=refusal.detail) from refusal
 
     return run_script
+
+
+class Inside:
+    """The inside of a VM with Windows, as PowerShell Direct reaches it: what it runs, and its jobs."""
+
+    def __init__(self, run_script: Run, *, user: str, password: str) -> None:
+        self._run = run_script
+        self._jobs = Jobs(run_script)
+        self.user = user
+        self.password = password
+
+    def run(self, name: str, document: Mapping[str, Json], context: Context) -> Json:
+        """Run a script."""
+        if context.package == PACKAGE and name in NAMES:
+            return self._jobs.script(name, document, context)
+        return self._run(name, document, context)
+
+
+def _call_inside(centre: Datacentre, host: str, document: Mapping[str, Json]) -> Json:
+    """What `direct-call.ps1` does: a VM is entered through the host that it runs on, and no other."""
+    id = str(document["vm"])
+    vm = centre.hosts[host].vms.get(id)
+    if vm is None:
+        raise ScriptFailure("no-vm", f"The host has no VM {id}.")
+    inside = centre.insides.get(id)
+    if vm.state != RUNNING or inside is None:
+        raise ScriptFailure("not-running", f"The VM {vm.name} doesn't run, or is no Windows.")
+    if (document["user"], document["password"]) != (inside.user, inside.password):
+        raise ScriptFailure("bad-login", "The credential is invalid.")
+    request = "".join(f"{line}\n" for line in cast("list[str]", document["request"]))
+    return {"stdout": answered(request.encode(), inside.run).decode(), "exit": 0}
 
 
 @contextmanager

@@ -15,7 +15,9 @@ from tests.simulators.base import Guest, World
 from workers.powershell.base import Json
 
 if TYPE_CHECKING:
+    from tests.simulators.hyperv.endpoint import Inside
     from tests.simulators.hyperv.moves import Move
+    from tests.simulators.winrm import Run
 
 RUNNING, OFF, PAUSED = "Running", "Off", "Paused"
 
@@ -158,6 +160,10 @@ class Datacentre:
         """Files on shares."""
         self.scripts: list[tuple[str, str, Mapping[str, Json]]] = []
         """What was run: host, script, document."""
+        self.partitions: dict[str, Run] = {}
+        """What the Windows of hosts runs besides, by their names."""
+        self.insides: dict[str, Inside] = {}
+        """The insides of VMs with Windows, by VMId."""
         self.ended: set[str] = set()
         """VMIds of VMs whose moves were asked to end."""
 
