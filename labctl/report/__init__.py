@@ -11,7 +11,16 @@ from rich.console import Console
 
 from labctl.model.result import CampaignRecord
 
-__all__ = ["print_terminal", "to_csv", "to_json", "to_markdown", "write_html", "write_parquet"]
+__all__ = [
+    "pair_to_json",
+    "print_pair",
+    "print_terminal",
+    "to_csv",
+    "to_json",
+    "to_markdown",
+    "write_html",
+    "write_parquet",
+]
 
 
 def write_html(record: CampaignRecord, path: Path) -> None:
@@ -55,3 +64,17 @@ def write_parquet(record: CampaignRecord, path: Path, *, rows: str) -> None:
     from labctl.report import data, parquet, tables
 
     parquet.write_parquet(tables.table_of(data.report_of(record), tables.Rows(rows)), path)
+
+
+def print_pair(first: CampaignRecord, second: CampaignRecord, console: Console) -> None:
+    """Print two campaigns beside each other; the first is the baseline."""
+    from labctl.report import pair, pair_terminal
+
+    pair_terminal.print_pair(pair.pair_of(first, second), console)
+
+
+def pair_to_json(first: CampaignRecord, second: CampaignRecord) -> str:
+    """Two campaigns beside each other as JSON text for programs; `schema` names its form and version."""
+    from labctl.report import json, pair
+
+    return json.render_pair(pair.pair_of(first, second))

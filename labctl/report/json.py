@@ -11,14 +11,21 @@ from typing import Any
 
 from labctl.analysis.comparison import Ratio
 from labctl.report.data import Report
+from labctl.report.pair import Pair
 
 SCHEMA = "labctl.report/1"
+PAIR_SCHEMA = "labctl.pair/1"
 """Form and version. The number changes when a field is removed or changes its meaning; new fields may come."""
 
 
 def render_json(report: Report) -> str:
     """The JSON text. Unknown values are null; numbers that JSON has no words for don't occur."""
     return json.dumps({"schema": SCHEMA, **_plain(report)}, ensure_ascii=False, indent=1, allow_nan=False)
+
+
+def render_pair(pair: Pair) -> str:
+    """The JSON text of two campaigns beside each other."""
+    return json.dumps({"schema": PAIR_SCHEMA, **_plain(pair)}, ensure_ascii=False, indent=1, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of a report
