@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from labctl.model.campaign import Campaign
+from labctl.model.nic import Hypervisor
 from labctl.spec.campaign import parse_campaign
 from labctl.spec.lab import parse_lab
 
@@ -27,6 +28,13 @@ def test_a_campaign_with_what_is_said_of_nights() -> None:
     assert night.adaptive is not None
     assert night.anchor is not None
     assert (night.priority, night.notify) != (Campaign.priority, Campaign.notify)
+
+
+def test_labs_of_other_hypervisors() -> None:
+    for title, hypervisor in (("A vSphere lab", Hypervisor.VSPHERE), ("A Hyper-V lab", Hypervisor.HYPERV)):
+        lab = parse_lab(example(title), base=Path("/"))
+        assert {host.hypervisor for host in lab.hosts.values()} == {hypervisor}
+        assert len(lab.migration_pairs) == 2
 
 
 def test_a_lab_and_what_its_hosts_may_be_doing() -> None:
