@@ -13,11 +13,12 @@ import pytest
 from labctl.model.lab import SecretRef, SshAccess
 from labctl.model.order import VmShape
 from tests.simulators.base import Guest
-from tests.simulators.world import GuestWorld, processes_in
+from tests.simulators.world import STANDING_STILL, GuestWorld, processes_in
+from workers.asked import Asked
 from workers.channels.ssh import SshChannel
 from workers.guard import Guard
 from workers.locallab import namespaces
-from workers.verification import Asked, verify_vm
+from workers.verification import verify_vm
 
 pytestmark = pytest.mark.services
 
@@ -116,7 +117,7 @@ def test_nothing_runs_in_a_guest_that_is_paused(world: GuestWorld, guest: tuple[
     states = {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in frozen}
     before = inside.read_bytes()
     world.resume("vm-one")
-    assert states <= {"T", "Z"}
+    assert states <= set(STANDING_STILL)
     while inside.read_bytes() in (before, b""):
         pass
     job.kill()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +13,14 @@ from typing import Any
 from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import vim, vmodl
 
-from tests.simulators.vcsim import VcSim
+from tests.simulators.vcsim import DATACENTER, VcSim
 
 PATIENCE = 20.0
 """Seconds until something that is waited for counts as never coming."""
+
+
+ESX1, ESX2, ESX3 = "esx1.lab.test", "esx2.lab.test", "esx3.lab.test"
+"""The hosts: two in a cluster, one that stands alone."""
 
 
 class Client:
@@ -56,6 +62,10 @@ class Client:
         """The object of a kind with this name."""
         return next(one for one, called in self.names(kind) if called == name)
 
+    def vm(self, name: str) -> Any:
+        """The VM or template of this name in the folder for VMs; None when there is none."""
+        return self.content.searchIndex.FindByInventoryPath(f"{DATACENTER}/vm/{name}")
+
     def relogin(self) -> None:
         """Log in again in the same connection, after the session has ended."""
         self.content.sessionManager.Login(self.vc.user, self.vc.password)
@@ -63,7 +73,7 @@ class Client:
     def clone(self, name: str, *, host: str = "esx1.lab.test", address: str = "") -> Any:
         """The task of a linked clone of `linux-template`."""
         at = self.find(vim.HostSystem, host)
-        template = self.find(vim.VirtualMachine, "linux-template")
+        template = self.vm("linux-template")
         options = [vim.option.OptionValue(key="guestinfo.labctl.address", value=address)] if address else []
         spec = vim.vm.CloneSpec(
             location=vim.vm.RelocateSpec(
@@ -96,6 +106,22 @@ class Client:
             done(vm.PowerOffVM_Task())
             done(vm.Destroy_Task())
 
+    def exchange(self, method: str, target: str, content: bytes = b"", *, cookie: str = "") -> tuple[int, bytes]:
+        """Status and content of an answer to plain HTTPS, for files of guests and datastores."""
+        context = ssl.create_default_context(cafile=str(self.vc.ca_file))
+        connection = http.client.HTTPSConnection(self.vc.address, context=context, timeout=PATIENCE)
+        connection.request(method, target.removeprefix("https://*"), body=content, headers={"Cookie": cookie})
+        answer = connection.getresponse()
+        try:
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def events(self, vm: Any) -> list[Any]:
+        """What the vCenter remembers of a VM."""
+        by_vm = vim.event.EventFilterSpec.ByEntity(entity=vm, recursion="self")
+        return list(self.content.eventManager.QueryEvents(vim.event.EventFilterSpec(entity=by_vm)))
+
     def close(self) -> None:
         """Log out."""
         Disconnect(self.instance)
@@ -116,3 +142,8 @@ def await_that(what: Callable[[], Any]) -> None:
         if time.monotonic() > end:
             raise TimeoutError("it never came")
         time.sleep(0.01)
+
+
+def a_name() -> str:
+    """A name for a VM that no other has."""
+    return f"labctl-{uuid.uuid4().hex[:8]}"

@@ -263,15 +263,24 @@ def _end(process: subprocess.Popen[str], link: str) -> None:
 
 
 def _freeze(pid: int) -> None:
-    """Stop all processes of a guest, also those that are started meanwhile."""
-    stopped: set[int] = set()
+    """Stop all processes of a guest, also those that are started meanwhile, and wait until they stand still."""
     deadline = Deadline.after(5.0)
-    while fresh := set(processes_in(pid)) - stopped:
+    while moving := [one for one in processes_in(pid) if _state(one) not in STANDING_STILL]:
         if deadline.passed:
-            raise RuntimeError("a guest can't be frozen: it starts processes faster than they are stopped")
-        for one in fresh:
+            raise RuntimeError(f"processes of a guest can't be frozen: {moving}")
+        for one in moving:
             _signal(one, signal.SIGSTOP)
-        stopped |= fresh
+
+
+STANDING_STILL = "TtZX"
+"""States of processes that do nothing: stopped, being traced, dead (proc(5), stat)."""
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 def processes_in(pid: int) -> Iterable[int]:

@@ -45,9 +45,18 @@ func (c *center) handler() http.Handler {
 	mux.HandleFunc(vim25.Path, c.serveCall)
 	mux.HandleFunc(vim25.Path+"/vimService", c.serveCall)
 	mux.HandleFunc(vim25.Path+"/vimServiceVersions.xml", serveVersions)
-	mux.HandleFunc("/folder/", c.service.ServeDatastore)
+	mux.HandleFunc("/folder/", c.serveDatastore)
 	mux.HandleFunc(guestFiles, c.operations.serveFile)
 	return mux
+}
+
+// serveDatastore serves files of datastores to whoever has a session.
+func (c *center) serveDatastore(w http.ResponseWriter, r *http.Request) {
+	if c.sessions.check(r) == "" {
+		http.Error(w, "log in first", http.StatusUnauthorized)
+		return
+	}
+	c.service.ServeDatastore(w, r)
 }
 
 func serveVersions(w http.ResponseWriter, _ *http.Request) {

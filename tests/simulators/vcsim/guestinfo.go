@@ -128,7 +128,7 @@ func changes(at *machine, vm *mo.VirtualMachine, said told) []types.PropertyChan
 		if len(nets) > 0 && said.Nets == nil {
 			setAddresses(&nets[0], []types.NetIpConfigInfoIpAddress{address(ip.String(), int32(length))})
 		}
-		if first == "" {
+		if first == "" && said.Nets == nil {
 			first = ip.String()
 		}
 	}

@@ -138,7 +138,9 @@ func (m *migrations) carryOut(
 		return fault
 	}
 	if running && destination != source {
+		began := time.Now()
 		m.center.guests.stun(vm.Self, how.Stun)
+		logStun(vm, time.Since(began))
 	}
 	simulator.Map.WithLock(vm, func() { move(vm, spec) })
 	if destination != source {
