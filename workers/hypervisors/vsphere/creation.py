@@ -21,9 +21,9 @@ from workers.hypervisors.base import NAME_PREFIX, Vm, VmRequest
 from workers.hypervisors.vsphere import definition, nic, storage, tasks
 from workers.hypervisors.vsphere import vm as vms
 from workers.hypervisors.vsphere.connection import LostReply
+from workers.hypervisors.vsphere.drs import Pins
 from workers.hypervisors.vsphere.faults import lab_error
 from workers.hypervisors.vsphere.inventory import Item, plain, properties, property_of, related
-from workers.hypervisors.vsphere.pinning import pin
 from workers.hypervisors.vsphere.places import Places, VmPlace
 from workers.hypervisors.vsphere.turns import turn
 
@@ -43,6 +43,7 @@ class Creation:
     request: VmRequest
     guard: Guard
     deadline: Deadline
+    pins: Pins
 
     def run(self) -> None:
         """Create and start the VM. Errors as `VmDriver.create` says; nothing of it is left on failure."""
@@ -68,8 +69,7 @@ class Creation:
         wanted = definition.customisation(self.request, password=self._password())
         if wanted is not None:
             self._step(place, ref, lambda: ref.CustomizeVM_Task(spec=wanted), "VirtualMachine.customize")
-        if place.at.session.vcenter.pin:
-            pin(place.at.session, place.at, ref, deadline=self.deadline, guard=self.guard)
+        self.pins.pin(place.at, ref)  # before DRS could place it when it is started
         self._step(place, ref, lambda: ref.PowerOnVM_Task(host=place.at.host), _POWER_ON)
         self._verify(place, ref)
 

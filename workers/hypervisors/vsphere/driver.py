@@ -31,7 +31,7 @@ from workers.hypervisors.base import (
     Vm,
     VmRequest,
 )
-from workers.hypervisors.vsphere import addresses, events, facts, load, migration, paths, rights
+from workers.hypervisors.vsphere import addresses, drs, events, facts, load, migration, paths, rights
 from workers.hypervisors.vsphere import vm as vms
 from workers.hypervisors.vsphere.connection import Connections, Session
 from workers.hypervisors.vsphere.creation import Creation
@@ -53,6 +53,7 @@ class VsphereDriver:
         self._machines: dict[str, vim.VirtualMachine] = {}
         self._lock = threading.Lock()
         self._moves = events.OwnMoves()
+        self._pins = drs.Pins()
 
     def create(self, host: str, request: VmRequest, *, timeout: float) -> Vm:
         """Create and start a VM: cloned from a template, or new with a CD image."""
@@ -65,6 +66,7 @@ class VsphereDriver:
                 request=request,
                 guard=self._guard,
                 deadline=Deadline.after(timeout),
+                pins=self._pins,
             ).run()
         return Vm(name=request.name, uuid=request.uuid, host=host, mac=request.mac, address=request.address)
 
@@ -116,7 +118,9 @@ class VsphereDriver:
         know: None."""
         with _naming(vm.host):
             found = self._require(vm)
-            return vms.read_back(self._session(vm), found, self.locate(vm) or vm.host)
+            host = self.locate(vm) or vm.host
+            pinned = self._pins.facts(self._places.host(host), found.ref)
+            return {**vms.read_back(self._session(vm), found, host), **pinned}
 
     def migrate(
         self,
@@ -134,7 +138,7 @@ class VsphereDriver:
         reason = paths.check_inventory(self._lab, source, destination)
         if reason:
             return migration.not_started("refused", reason)
-        return migration.Migration(
+        outcome = migration.Migration(
             self._places,
             found.ref,
             vm,
@@ -145,6 +149,9 @@ class VsphereDriver:
             own=self._moves,
             guard=self._guard,
         ).run(on_sample)
+        if outcome.completed and self._places.host(source).compute != self._places.host(destination).compute:
+            self._pins.pin(self._places.host(destination), found.ref)  # an override is a setting of the cluster
+        return outcome
 
     def pause(self, vm: Vm) -> None:
         """Suspend the VM."""
@@ -162,6 +169,7 @@ class VsphereDriver:
             found = self._find(vm)
             if found is not None:
                 self._require_ours(vm, found)
+                self._pins.unpin(self._places.host(vm.host), found.ref)
                 vms.end(self._session(vm), found, self._places.host(vm.host))
         with self._lock:
             self._machines.pop(vm.uuid, None)

@@ -7,20 +7,53 @@ Source: vSphere Web Services API, ClusterDrsVmConfigSpec and ClusterDrsVmConfigI
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyVmomi import vim, vmodl
 
+from labctl.errors import LabError
+from labctl.model.result import Fact
 from workers.guard import Deadline
 from workers.hypervisors.vsphere import tasks
 from workers.hypervisors.vsphere.connection import LostReply, Session, said
 from workers.hypervisors.vsphere.inventory import properties
+from workers.hypervisors.vsphere.places import HostPlace
 
 PIN_SECONDS = 60.0
 """Deadline for a change of the cluster's settings."""
 
 _CONFIGURATION = "configurationEx"
+
+
+class Pins:
+    """The overrides of one driver's VMs, where the lab file asks for them. What can't be had is kept to be told as a fact:
+    a VM that DRS may move is a VM all the same. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._problems: dict[str, str] = {}
+
+    def pin(self, at: HostPlace, machine: vim.VirtualMachine) -> None:
+        """Have DRS leave a VM on this host, if the lab file says so. Never raises."""
+        if at.session.vcenter.pin:
+            self._problems[machine._GetMoId()] = _tried(lambda: pin(at.session, at.compute, machine))
+
+    def unpin(self, at: HostPlace, machine: vim.VirtualMachine) -> None:
+        """Take back what `pin` did, before the VM is removed. Never raises."""
+        if at.session.vcenter.pin:
+            _tried(lambda: unpin(at.session, at.compute, machine))
+            self._problems.pop(machine._GetMoId(), None)
+
+    def facts(self, at: HostPlace, machine: vim.VirtualMachine) -> Mapping[str, Fact]:
+        """`drs.may_move`: what DRS may do with the VM, empty for nothing; with `pin` in the lab file `drs.pinned`, and
+        `drs.problem` where that could not be had. Raises `LabError`."""
+        facts: dict[str, Fact] = {"drs.may_move": may_move(at.session, at.compute, machine)}
+        if at.session.vcenter.pin:
+            problem = self._problems.get(machine._GetMoId(), "")
+            facts["drs.pinned"] = not facts["drs.may_move"]
+            if problem:
+                facts["drs.problem"] = problem
+        return facts
 
 
 def pin(session: Session, compute: vim.ComputeResource, machine: vim.VirtualMachine) -> str:
@@ -111,3 +144,10 @@ def _reconfigure(session: Session, compute: vim.ComputeResource, spec: vim.clust
         operation="ComputeResource.reconfigureEx",
         deadline=Deadline.after(PIN_SECONDS),
     )
+
+
+def _tried(call: Callable[[], str]) -> str:
+    try:
+        return call()
+    except (LabError, vmodl.MethodFault) as error:
+        return said(error)
