@@ -162,8 +162,7 @@ class Attempt:
         self._check_placement(placed, when="before")
         self._check_company()
         for host in dict.fromkeys(name for name in self._order.placement.hosts if name in self._machines.lab.hosts):
-            if self._order.vm is not None:
-                self._fact(f"host:{host}", "before", self._machines.driver(host).host_facts(host))
+            self._fact(f"host:{host}", "before", self._machines.driver(host).host_facts(host))
 
     def _check_placement(self, placed: Placed, *, when: str) -> None:
         check_placement(

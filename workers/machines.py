@@ -11,6 +11,7 @@ from labctl.model.lab import Lab, SshAccess
 from labctl.model.nic import Hypervisor
 from workers.channels.base import Channel
 from workers.channels.ssh import SshChannel
+from workers.channels.winrm import winrm_channel
 from workers.guard import Guard
 from workers.hypervisors.base import VmDriver
 from workers.hypervisors.fenced import fenced
@@ -62,12 +63,9 @@ class Machines:
 
     def _open(self, name: str) -> Channel:
         """Hosts that have `winrm` are Windows, all else speaks SSH."""
-        if name in self.lab.hosts and self.lab.hosts[name].winrm is not None:
-            from workers.channels.windows import WindowsChannel
-            from workers.hypervisors.hyperv.connection import open_winrm  # loads what only workers of such labs need
-
-            powershell = open_winrm(self.lab.hosts[name])
-            return WindowsChannel(endpoint=f"host {name}", powershell=powershell, guard=self._guard)
+        access = self.lab.hosts[name].winrm if name in self.lab.hosts else None
+        if access is not None:
+            return winrm_channel(access, endpoint=f"host {name}", guard=self._guard, host=name)
         return SshChannel(
             endpoint=f"{'host' if name in self.lab.hosts else 'machine'} {name}",
             access=self._access(name),
