@@ -61,10 +61,9 @@ def test_a_disk_of_its_own_is_a_layer_or_a_copy() -> None:
 
 
 def test_the_adapter_is_given_as_hyperv_writes_it() -> None:
-    made = definition.document(a_request(offloads={"vmq": False}), LAB.hosts["a"])
-    assert (made["mac"], made["vlan"], made["switch"], made["vmq"]) == ("00155D00001A", 12, "data", False)
+    made = definition.document(a_request(), LAB.hosts["a"])
+    assert (made["mac"], made["vlan"], made["switch"]) == ("00155D00001A", 12, "data")
     assert definition.common_mac("00155D00001A") == "00:15:5d:00:00:1a"
-    assert definition.document(a_request(), LAB.hosts["a"])["vmq"] is None
 
 
 def test_secure_boot_is_of_the_guests_system() -> None:

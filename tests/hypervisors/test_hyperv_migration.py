@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from labctl.model.lab import MigrationAuth
 from labctl.model.result import MigrationSample
+from tests.contracts.endpoints import until
 from tests.hypervisors.guests import Guests, an_order, guests_of
 from tests.hypervisors.hyperv_guests import maker
 from tests.simulators.hyperv.lab import a_datacentre, a_lab
@@ -38,6 +39,18 @@ def centre() -> Datacentre:
 def guests(centre: Datacentre) -> Iterator[Guests]:
     with guests_of(a_lab(), make=maker(centre)) as made:
         yield made
+
+
+class Once:
+    """Something that happens with the first sample of a migration."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens: Callable[[], object] | None = happens
+
+    def __call__(self, _sample: MigrationSample) -> None:
+        happens, self._happens = self._happens, None
+        if happens is not None:
+            happens()
 
 
 def own_files(centre: Datacentre, host: str) -> list[str]:
@@ -145,34 +158,26 @@ class TestBusy:
         """H6: and the wait is no part of its time."""
         vm = guests.create()
         centre.hosts["a"].moving = centre.hosts["a"].maximum
-        threading.Timer(0.2, lambda: setattr(centre.hosts["a"], "moving", 0)).start()
+
+        def make_room() -> None:
+            until(lambda: runs(centre, "compare-vm") >= 2, "it has waited once")
+            centre.hosts["a"].moving = 0
+
+        freeing = threading.Thread(target=make_room)
+        freeing.start()
         outcome = guests.driver.migrate(vm, "b", an_order())
+        freeing.join()
         assert outcome.completed, outcome
         assert outcome.queued_ms
 
     def test_h6_one_that_fails_for_want_of_a_slot_is_tried_again(self, guests: Guests, centre: Datacentre) -> None:
         """H6: the slot was free when it was compared, and gone when it began."""
         vm = guests.create()
-        host = centre.hosts["a"]
-        watched = threading.Event()
-
-        def steal() -> None:
-            while not runs(centre, "compare-vm"):
-                time.sleep(0.001)
-            host.moving = host.maximum
-            while runs(centre, "move-vm") < 2:
-                time.sleep(0.01)
-            host.moving = 0
-            watched.set()
-
-        centre.move_seconds = 0.05
-        thief = threading.Thread(target=steal)
-        thief.start()
+        centre.hosts["a"].faults.surplus = 2
         outcome = guests.driver.migrate(vm, "b", an_order())
-        thief.join(10)
-        assert watched.is_set()
         assert outcome.completed, outcome
-        assert runs(centre, "move-vm") >= 2
+        assert runs(centre, "move-vm") == 3
+        assert outcome.queued_ms == 100, "two waits of a twentieth of a second"
         assert guests.driver.locate(vm) == "b"
 
     def test_h6_without_a_slot_until_the_deadline_it_is_refused(self, guests: Guests, centre: Datacentre) -> None:
@@ -237,7 +242,7 @@ class TestTrouble:
         """H2: and the VM is on its source again."""
         centre.hosts["a"].faults.hang = True
         vm = guests.create()
-        outcome = guests.driver.migrate(vm, "b", an_order(deadline=0.3))
+        outcome = guests.driver.migrate(vm, "b", an_order(deadline=1.0))
         assert (outcome.completed, outcome.error_kind) == (False, "deadline")
         assert outcome.samples
         assert guests.driver.locate(vm) == "a"
@@ -263,17 +268,26 @@ class TestTrouble:
         assert guests.driver.locate(vm) == "a"
 
     def test_h2_a_move_whose_watcher_lost_its_host_is_found_where_it_arrived(
-        self, guests: Guests, centre: Datacentre
+        self, guests: Guests, centre: Datacentre, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """H2: the connection is gone for longer than anybody waits, the migration goes on: one VM, moved once."""
+        monkeypatch.setattr(migration, "SILENT_SECONDS", 0.0)
+        monkeypatch.setattr(migration, "SETTLE_SECONDS", 10.0)
         centre.move_seconds = 0.3
         vm = guests.create()
         host = centre.hosts["a"]
-        lost = threading.Timer(0.1, lambda: setattr(host, "unheard", True))
-        back = threading.Timer(0.5, lambda: setattr(host, "unheard", False))
-        lost.start()
-        back.start()
-        outcome = guests.driver.migrate(vm, "b", an_order())
+
+        def come_back() -> None:
+            until(lambda: bool(centre.hosts["b"].vms), "it has arrived")
+            host.unheard = False
+
+        def lose(_sample: MigrationSample) -> None:
+            host.unheard = True
+
+        waiting = threading.Thread(target=come_back)
+        waiting.start()
+        outcome = guests.driver.migrate(vm, "b", an_order(), on_sample=lose)
+        waiting.join()
         assert outcome.completed, outcome
         assert guests.driver.locate(vm) == "b"
         assert runs(centre, "move-vm") == 1
@@ -282,8 +296,8 @@ class TestTrouble:
         """Its VMs are off afterwards; the outcome says so, and nothing of the VM is left once it is destroyed."""
         centre.hosts["a"].faults.hang = True
         vm = guests.create()
-        threading.Timer(0.1, centre.restart, ("a",), {"seconds": 0.4}).start()
-        outcome = guests.driver.migrate(vm, "b", an_order(deadline=5))
+        crash = Once(lambda: centre.restart("a", seconds=0.4))
+        outcome = guests.driver.migrate(vm, "b", an_order(deadline=20), on_sample=crash)
         assert not outcome.completed
         assert outcome.error_kind in ("unreachable", "failed")
         assert "doesn't run" in outcome.error

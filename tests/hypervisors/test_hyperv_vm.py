@@ -102,10 +102,6 @@ class TestAdapters:
         guests.driver.destroy(vm)
         assert centre.hosts["a"].devices == {device}
 
-    def test_vmq_is_set_where_it_is_a_level(self, guests: Guests) -> None:
-        assert guests.driver.read_back(guests.create(offloads={"vmq": False}))["nic.vmq_weight"] == 0
-        assert guests.driver.read_back(guests.create())["nic.vmq_weight"] == 100
-
 
 class TestCreation:
     @pytest.mark.parametrize("odd", AWKWARD)

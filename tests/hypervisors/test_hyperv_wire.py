@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.model.lab import ChannelKind, Customisation, GuestSystem, Lab, Login, SecretRef
+from labctl.model.result import MigrationSample
 from tests.hypervisors.guests import Guests, an_order, guests_of
 from tests.simulators.hyperv.endpoint import PASSWORD, PASSWORD_VARIABLE, Inside, access_to, endpoints_of
 from tests.simulators.hyperv.lab import a_datacentre, a_lab
@@ -80,8 +80,14 @@ def test_a_host_that_restarts_in_mid_move_loses_its_job_and_its_vms(
         centre.restart("a", seconds=0)
         endpoints["a"].restart()
 
-    threading.Timer(0.4, restart).start()
-    outcome = guests.driver.migrate(vm, "b", an_order())
+    seen: list[MigrationSample] = []
+
+    def crash(sample: MigrationSample) -> None:
+        if not seen:
+            restart()
+        seen.append(sample)
+
+    outcome = guests.driver.migrate(vm, "b", an_order(), on_sample=crash)
     centre.hosts["a"].faults.hang = False
     assert (outcome.completed, outcome.error_kind) == (False, "failed")
     assert "doesn't run on its source" in outcome.error

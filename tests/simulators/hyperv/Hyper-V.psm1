@@ -145,11 +145,8 @@ function Add-VMNetworkAdapter {
     if ($Passthru) { $made }
 }
 function Set-VMNetworkAdapter {
-    param([Parameter(Mandatory = $true)] $VMNetworkAdapter, [uint32] $IovWeight, [uint32] $VmqWeight)
-    $weights = @{ adapter = $VMNetworkAdapter.Id }
-    if ($PSBoundParameters.ContainsKey('IovWeight')) { $weights['iov'] = $IovWeight }
-    if ($PSBoundParameters.ContainsKey('VmqWeight')) { $weights['vmq'] = $VmqWeight }
-    Invoke-Simulator 'Set-VMNetworkAdapter' $weights
+    param([Parameter(Mandatory = $true)] $VMNetworkAdapter, [uint32] $IovWeight)
+    Invoke-Simulator 'Set-VMNetworkAdapter' @{ adapter = $VMNetworkAdapter.Id; iov = $IovWeight }
 }
 function Get-VMNetworkAdapterVlan {
     param([Parameter(Mandatory = $true)] $VMNetworkAdapter)

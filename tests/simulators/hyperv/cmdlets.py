@@ -223,8 +223,7 @@ class Cmdlets:
 
     def _set_adapter(self, arguments: Arguments) -> list[Json]:
         _, adapter = self._owner(arguments)
-        adapter.iov_weight = arguments.get("iov", adapter.iov_weight)
-        adapter.vmq_weight = arguments.get("vmq", adapter.vmq_weight)
+        adapter.iov_weight = arguments["iov"]
         return []
 
     def _get_vlan(self, arguments: Arguments) -> list[Json]:

@@ -15,6 +15,8 @@ STUN_SECONDS = 0.2
 
 _STEP = 0.02
 
+_NO_SLOT = "The maximum number of simultaneous live migrations has been reached."
+
 
 def incompatibilities(centre: Datacentre, vm: SimulatedVm, there: SimulatedHost) -> list[Json]:
     """What Compare-VM finds: numbers are Hyper-V's own (33012 the switch, 24006 the processor)."""
@@ -93,12 +95,15 @@ class Move:
         until = time.monotonic() + self._centre.move_seconds
         while True:
             with self._centre.lock:
+                if self._here.faults.surplus:
+                    self._here.faults.surplus -= 1
+                    raise Refusal("script-failed", _NO_SLOT, active=self._here.maximum)
                 if self._here.moving < self._here.maximum:
                     self._here.moving += 1
                     self.state = 4
                     return
             if time.monotonic() > until:
-                raise Refusal("script-failed", "The maximum number of simultaneous live migrations has been reached.")
+                raise Refusal("script-failed", _NO_SLOT)
             time.sleep(_STEP)
 
     def _copy(self) -> None:

@@ -92,7 +92,6 @@ def create_vm(centre: Datacentre, host: SimulatedHost, document: Document, _call
                     legacy=adapter == "legacy",
                     vlan=document["vlan"],
                     iov_weight=100 if adapter == "sr-iov" else 0,
-                    vmq_weight=0 if document["vmq"] is False else 100,
                 )
             )
         if disk is not None:
@@ -224,7 +223,8 @@ def move_vm(centre: Datacentre, host: SimulatedHost, document: Document, caller:
     )
     queued, total = moves.watch(move, caller.progress)
     if move.error is not None:
-        raise Refusal("move-failed", move.error.message, active=host.moving, maximum=host.maximum, code=0)
+        active = move.error.detail.get("active", host.moving)
+        raise Refusal("move-failed", move.error.message, active=active, maximum=host.maximum, code=0)
     return {"queuedMs": queued, "totalMs": total}
 
 

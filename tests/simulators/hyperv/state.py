@@ -89,6 +89,8 @@ class Faults:
 
     no_delegation: str = ""
     """The code of the security packages that logging in to another host ends with, such as `0x8009030E`."""
+    surplus: int = 0
+    """So many moves find that others have taken all slots, although there was one a moment ago."""
     hang: bool = False
     """Moves never end by themselves."""
     deaf: bool = False

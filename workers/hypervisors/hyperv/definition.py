@@ -101,7 +101,6 @@ def document(request: VmRequest, host: Host) -> Mapping[str, Json]:
         "switch": network.bridge,
         "vlan": network.vlan,
         "mac": plain_mac(request.mac),
-        "vmq": shape.offloads.get("vmq"),
         "device": request.passthrough if shape.nic_model == "vt-d" else "",
     }
 

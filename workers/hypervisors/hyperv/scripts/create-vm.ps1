@@ -1,8 +1,8 @@
 # Makes a VM and starts it. When anything fails, all that it has made is removed again before the error is told.
 #
 # In:  name, uuid, notes, folder, generation, vcpus, memory (bytes), disk (null, or parent, path, differencing), iso,
-#      secureBoot (windows, linux), adapter (synthetic, legacy, sr-iov, vt-d), switch, vlan (null: untagged), mac, vmq (null,
-#      true, false), device (location path for vt-d)
+#      secureBoot (windows, linux), adapter (synthetic, legacy, sr-iov, vt-d), switch, vlan (null: untagged), mac,
+#      device (location path for vt-d)
 # Out: id: the VMId, mac: address of the adapter, of a device its own
 # Errors: name-taken, mac-taken, nic-unsupported, no-switch, no-disk, create-failed
 param(
@@ -93,9 +93,6 @@ try {
         }
         if ($Document.adapter -eq 'sr-iov') {
             Set-VMNetworkAdapter -VMNetworkAdapter $adapter -IovWeight 100
-        }
-        if ($null -ne $Document.vmq) {
-            Set-VMNetworkAdapter -VMNetworkAdapter $adapter -VmqWeight $(if ($Document.vmq) { 100 } else { 0 })
         }
     }
 
