@@ -174,6 +174,7 @@ def test_a_way_of_logging_in_that_is_not_offered(place: Place, transport: WinrmT
 
 @pytest.mark.skipif(importlib.util.find_spec("kerberos") is not None, reason="Kerberos is installed here")
 def test_kerberos_without_its_module_says_what_to_install(place: Place, endpoint: WinrmEndpoint) -> None:
+    place.user = "op@lab.example"
     with pytest.raises(LabError) as caught:
         place.shell(endpoint, WinrmTransport.KERBEROS).call(READS, {"value": 1}, timeout=SECONDS)
     assert caught.value.kind == "refused"

@@ -30,6 +30,14 @@ class Login:
     credentials: refusals.Credentials
 
     @property
+    def user(self) -> str:
+        """As it is sent. Realms of Kerberos are in capitals, whatever Windows makes of them."""
+        name, at, realm = self.access.login.user.partition("@")
+        return (
+            f"{name}{at}{realm.upper()}" if self.access.transport is WinrmTransport.KERBEROS else self.access.login.user
+        )
+
+    @property
     def encrypts(self) -> bool:
         """Whether messages are encrypted by themselves, because the line is not."""
         return urlsplit(self.access.url).scheme == "http"
@@ -58,7 +66,7 @@ def protocol(login: Login) -> Protocol:
     return Protocol(
         endpoint=access.url,
         transport=access.transport.value,
-        username=access.login.user,
+        username=login.user,
         password=login.password,
         ca_trust_path=_authorities(access),
         server_cert_validation="validate",
@@ -85,6 +93,13 @@ def _check(access: WinrmAccess, *, where: str, host: str) -> None:
     if access.ca_file and not Path(access.ca_file).expanduser().is_file():
         raise _refused(
             where, host, f"There is no file {access.ca_file}.", "Correct `ca_file` of its winrm in the lab file."
+        )
+    if access.transport is WinrmTransport.KERBEROS and "@" not in access.login.user:
+        raise _refused(
+            where,
+            host,
+            f"The transport kerberos can't tell the realm of the user {access.login.user}.",
+            "Write the user as NAME@DOMAIN.EXAMPLE in the lab file.",
         )
     module, extra = _MODULES.get(access.transport, ("", ""))
     if module and importlib.util.find_spec(module) is None:

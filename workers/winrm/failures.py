@@ -14,6 +14,7 @@ from requests_credssp.exceptions import AuthenticationException, NTStatusExcepti
 from winrm.exceptions import AuthenticationError, WinRMTransportError, WSManFaultError
 
 from labctl.errors import LabError
+from workers.winrm.tickets import TicketRefused
 
 SHELL_GONE = frozenset({2150858843, 2147943418, 995})
 """The shell was closed or timed out (ERROR_WSMAN_UNEXPECTED_SELECTORS); its user's profile was unloaded under it
@@ -106,6 +107,8 @@ def from_exception(problem: Exception, *, where: str, url: str, user: str, host:
         return refused_credentials(where=where, user=user, host=host)
     if isinstance(problem, WSManFaultError):
         return _of_fault(problem, where=where, user=user, host=host)
+    if type(problem).__module__.startswith(_KERBEROS):
+        return _of_kerberos(problem, where=where, url=url, host=host)
     if isinstance(problem, requests.exceptions.SSLError):
         return _of_tls(problem, where=where, url=url, host=host)
     if isinstance(problem, requests.exceptions.ReadTimeout):
@@ -145,7 +148,7 @@ def is_refusal(problem: Exception) -> bool:
     """Whether credentials were shown and refused."""
     if isinstance(problem, AuthenticationException):
         return _NOT_OFFERED not in str(problem)
-    return isinstance(problem, AuthenticationError | NTStatusException)
+    return isinstance(problem, AuthenticationError | NTStatusException | TicketRefused)
 
 
 def fault_code(problem: Exception) -> int:
@@ -209,6 +212,22 @@ def _of_offer(problem: Exception, *, where: str, host: str) -> LabError:
         host=host,
     )
 
+
+def _of_kerberos(problem: Exception, *, where: str, url: str, host: str) -> LabError:
+    return LabError(
+        f"Kerberos brings no login to {where} about.",
+        kind="refused",
+        why=f"{problem} ({url})",
+        todo=(
+            "Use the name in `url` that the machine has in its domain: the service is HTTP/NAME (setspn -L NAME). Look at the "
+            "clocks too."
+        ),
+        host=host,
+    )
+
+
+_KERBEROS = "winrm.vendor.requests_kerberos"
+"""Can't be imported where the module `kerberos` is not installed."""
 
 _NOT_OFFERED = "being an available authentication method"
 """In the message of requests_credssp when the machine doesn't offer CredSSP."""

@@ -16,11 +16,12 @@ from winrm.protocol import Protocol
 
 from labctl import clock
 from labctl.errors import LabError
-from labctl.model.lab import WinrmAccess
+from labctl.model.lab import WinrmAccess, WinrmTransport
 from workers.guard import Deadline
 from workers.winrm import access, failures
 from workers.winrm.failures import Broken
 from workers.winrm.refusals import REFUSALS
+from workers.winrm.tickets import TICKETS
 
 IDLE_SECONDS = 60.0
 """After how long a session is not trusted any more: half of what HTTP.sys allows."""
@@ -87,6 +88,8 @@ class Session:
             raise failures.refused_credentials(
                 where=self._where, user=self._machine.login.user, host=self._host, again=True
             )
+        if self._machine.transport is WinrmTransport.KERBEROS:
+            TICKETS.obtain(self._login.user, self._login.password, where=self._where, host=self._host)
         self._protocol = protocol = access.protocol(self._login)
         _set_timeouts(protocol, deadline)
         protocol.transport.build_session()

@@ -84,6 +84,9 @@ class Identity:
     """DER of the server's certificate, for the channel binding."""
     user: str = ""
     scheme: str = ""
+    """`negotiate`, `credssp`, `basic`: how messages are sealed."""
+    transport: str = ""
+    """The same as lab files say it."""
     _context: spnego.ContextProxy | None = field(default=None, repr=False)
 
     def authenticate(self, header: str) -> str:
@@ -95,7 +98,7 @@ class Identity:
             raise Refused(self._offers(), failed=False)
         if scheme.lower() == "basic" and "basic" in self.transports and self.encrypted_line:
             return self._basic(token)
-        if scheme.lower() in ("negotiate", "ntlm") and "ntlm" in self.transports:
+        if scheme.lower() in ("negotiate", "ntlm") and self.transports & {"ntlm", "kerberos"}:
             return self._step(scheme, token, "negotiate")
         if scheme.lower() == "credssp" and "credssp" in self.transports:
             return self._step(scheme, token, "credssp")
@@ -140,7 +143,7 @@ class Identity:
         user, _, password = base64.b64decode(token).decode("latin-1").partition(":")
         if not USERS.knows(user, password):
             raise Refused(self._offers(), failed=True)
-        self.user, self.scheme = user, "basic"
+        self.user, self.scheme, self.transport = user, "basic", "basic"
         return ""
 
     def _step(self, scheme: str, token: str, kind: str) -> str:
@@ -164,11 +167,12 @@ class Identity:
             failed = self._context.get_extra_info("auth_stage") == "Authentication failure"
             raise Refused((told,), failed=failed)
         self.user, self.scheme = str(self._context.client_principal or ""), kind
+        self.transport = kind if kind == "credssp" else str(self._context.negotiated_protocol)
         return told
 
     def _offers(self) -> tuple[str, ...]:
         offers = []
-        if "ntlm" in self.transports:
+        if self.transports & {"ntlm", "kerberos"}:
             offers.append("Negotiate")
         if "credssp" in self.transports:
             offers.append("CredSSP")

@@ -189,7 +189,7 @@ class WinrmEndpoint:
         context = Context(
             host=self.host,
             user=identity.user,
-            transport={"negotiate": "ntlm"}.get(identity.scheme, identity.scheme),
+            transport=identity.transport,
             package=package,
             progress=lambda value: None,
             ended=ended,

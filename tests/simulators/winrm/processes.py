@@ -45,7 +45,7 @@ class Context:
     user: str
     """Who has logged in."""
     transport: str
-    """How: `ntlm`, `credssp`, `basic`. Only with `credssp` does the script have credentials for other hosts."""
+    """How: `ntlm`, `kerberos`, `credssp`, `basic`. Only with `credssp` does the script have credentials for other hosts."""
     package: str
     """Of the script."""
     progress: Callable[[Json], None]
