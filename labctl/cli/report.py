@@ -11,6 +11,7 @@ from rich.console import Console
 from labctl.cli.options import newest, opened_store
 from labctl.errors import SpecError
 from labctl.report.console import terminal_console
+from labctl.spec.published import load_published
 
 if TYPE_CHECKING:
     from labctl.cli.main import Context
@@ -25,13 +26,20 @@ _FILE_WIDTH = 160
 @click.argument("campaign_id", metavar="[ID]", type=int, required=False)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="How to show it. Default: by the name of PATH.")
 @click.option("--rows", type=click.Choice(ROWS), help="What a row of csv or parquet is about. Default: runs.")
+@click.option("--against", metavar="ID", help="Beside a published experiment (`labctl published list`).")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH", help="Where to write it."
 )
 @click.pass_obj
 def report(
-    context: Context, campaign_id: int | None, form: str | None, rows: str | None, as_json: bool, output: Path | None
+    context: Context,
+    campaign_id: int | None,
+    form: str | None,
+    rows: str | None,
+    against: str | None,
+    as_json: bool,
+    output: Path | None,
 ) -> None:
     """Report on the campaign with ID, or on the newest one."""
     # Charts need matplotlib, which other commands should not wait for.
@@ -43,6 +51,9 @@ def report(
     if rows is not None and form not in ("csv", "parquet"):
         raise SpecError(f"--rows says nothing about {form}.", todo="Take it with --format csv or parquet.")
     rows = rows or ROWS[0]
+    if against is not None:
+        _beside(context, campaign_id, against, form, output)
+        return
     with opened_store(context) as store:
         record = store.record(newest(store, campaign_id))
     if form == "html":
@@ -72,6 +83,23 @@ def report(
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _beside(context: Context, campaign_id: int | None, against: str, form: str, output: Path | None) -> None:
+    from labctl.report import beside_to_json, print_beside
+
+    if form not in ("terminal", "json"):
+        raise SpecError(f"--against can't be shown as {form}.", todo="Take it with --format terminal or json.")
+    published = load_published(against)
+    with opened_store(context) as store:
+        record = store.record(newest(store, campaign_id))
+    if form == "json":
+        _give(beside_to_json(record, published), output)
+    elif output is not None:
+        with _Writing(output), output.open("w", encoding="utf-8") as file:
+            print_beside(record, published, Console(file=file, width=_FILE_WIDTH))
+    else:
+        print_beside(record, published, terminal_console())
 
 
 def _form_of(output: Path | None) -> str:

@@ -9,12 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from labctl.model.published import Published
 from labctl.model.result import CampaignRecord
 
 __all__ = [
+    "beside_to_json",
     "pair_to_json",
+    "print_beside",
     "print_pair",
+    "print_published",
     "print_terminal",
+    "published_to_json",
     "to_csv",
     "to_json",
     "to_markdown",
@@ -78,3 +83,32 @@ def pair_to_json(first: CampaignRecord, second: CampaignRecord) -> str:
     from labctl.report import json, pair
 
     return json.render_pair(pair.pair_of(first, second))
+
+
+def print_beside(record: CampaignRecord, published: Published, console: Console) -> None:
+    """Print a campaign's figures beside the published ones."""
+    from labctl.report import beside
+
+    beside.print_beside(beside.beside_of(record, published), console)
+
+
+def beside_to_json(record: CampaignRecord, published: Published) -> str:
+    """A campaign's figures beside the published ones as JSON text."""
+    from labctl.report import beside, json
+
+    return json.render("labctl.beside/1", beside.beside_of(record, published))
+
+
+def print_published(published: Published, console: Console) -> None:
+    """Print a published experiment, its arithmetic done again."""
+    from labctl.report import beside
+
+    beside.print_published(published, console)
+
+
+def published_to_json(published: Published) -> str:
+    """A published experiment as JSON text, with its changes computed from its figures."""
+    from labctl.analysis.published import published_changes
+    from labctl.report import json
+
+    return json.render("labctl.published/1", {"published": published, "changes": published_changes(published)})

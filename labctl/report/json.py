@@ -20,12 +20,17 @@ PAIR_SCHEMA = "labctl.pair/1"
 
 def render_json(report: Report) -> str:
     """The JSON text. Unknown values are null; numbers that JSON has no words for don't occur."""
-    return json.dumps({"schema": SCHEMA, **_plain(report)}, ensure_ascii=False, indent=1, allow_nan=False)
+    return render(SCHEMA, report)
 
 
 def render_pair(pair: Pair) -> str:
     """The JSON text of two campaigns beside each other."""
-    return json.dumps({"schema": PAIR_SCHEMA, **_plain(pair)}, ensure_ascii=False, indent=1, allow_nan=False)
+    return render(PAIR_SCHEMA, pair)
+
+
+def render(schema: str, value: Any) -> str:  # noqa: ANN401 - any value of a report
+    """The JSON text of a value whose form and version has this name."""
+    return json.dumps({"schema": schema, **_plain(value)}, ensure_ascii=False, indent=1, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of a report
