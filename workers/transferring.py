@@ -259,6 +259,8 @@ def fault(result: TransferResult, ended: Ended, who: Roles, *, migrated: bool) -
             why=said,
             todo="It is tried again.",
         )
+    if reading.error_kind is ErrorKind.CORRUPT_DATA:
+        return SystemUnderTestError("What arrived is not what was sent.", kind="corrupt-data", why=said)
     if reading.error_kind is ErrorKind.CONNECTION_LOST:
         if not ended.server_survived and not migrated:
             silent = ended.server_survived is None

@@ -16,6 +16,8 @@ class ErrorKind(StrEnum):
     """The peer or the path vanished in mid-transfer."""
     TRUNCATED_OUTPUT = "truncated_output"
     """Our own side was stopped, or its output was cut."""
+    CORRUPT_DATA = "corrupt_data"
+    """What arrived is not what was sent."""
     UNPARSEABLE = "unparseable"
     NO_DATA = "no_data"
 

@@ -33,7 +33,7 @@ MSS_MOST = 9216
 """MAX_MSS of iperf3: 9 KiB."""
 
 _WINDOWS_COPIES = ("robocopy", "copy-item")
-_SMB_FROM_LINUX = ("smbclient", "smb-mount")
+_NOT_COLD = ("scp", "smbclient", *_WINDOWS_COPIES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +192,8 @@ def _latency(values: Mapping[str, Value]) -> str:
 def _cache(values: Mapping[str, Value]) -> str:
     if values["tool"] == "filecopy" and values["cache"] == "cold" and values["medium"] == "ram":
         return "a file in RAM can't be cold: it is its own page cache"
+    if values["tool"] == "filecopy" and values["cache"] == "cold" and values["copy"] in _NOT_COLD:
+        return f"with {values['copy']} the other side can't be made to write the file to its disk within the time"
     return ""
 
 
@@ -215,6 +217,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit(reads=("tool", "omit"), why=_omit),
     Limit(reads=("tool", "family"), why=_family),
     Limit(reads=("latency",), why=_latency),
-    Limit(reads=("tool", "cache", "medium"), why=_cache),
+    Limit(reads=("tool", "cache", "medium", "copy"), why=_cache),
 )
 """All of them, in the order in which they are asked."""

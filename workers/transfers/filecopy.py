@@ -1,235 +1,336 @@
-"""Parsers of tools that copy files: robocopy, smbclient, scp. Their sizes have binary prefixes throughout."""
+"""`filecopy`: one file of an exact size and of random bytes, copied as people copy files, timed where nobody moves.
+
+The client runs on the endpoint that stays and takes both ends of the time; it puts the file, or gets it when the order is
+reversed. Setting a connection up (SSH's handshake, SMB's session) is part of the time, making the file, mounting a share
+and taking hashes are not. The copy is read again afterwards, and only one with the source's hash is a result.
+"""
 
 from __future__ import annotations
 
-import itertools
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
+from labctl.model.lab import GuestSystem
+from labctl.model.order import TransferOrder
 from labctl.model.reading import Capture, ErrorKind, Reading
-from workers.transfers import failures
+from labctl.model.tools import cannot, off_system
+from workers.transfers import copy_scripts as scripts
+from workers.transfers import failures, filecopy_ssh, filecopy_windows
+from workers.transfers.base import Placing, Process, Step, Surroundings
+from workers.transfers.copied import is_trouble
 from workers.transfers.text import decode, error_text
-from workers.transfers.units import NUMBER, number
 
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+TOOL = "filecopy"
+CLOCKS_APART = 0.05
+"""Seconds by which the clock of the day and that since boot may differ over a copy; beyond, the first one was set. Twice the
+0.01 s in which the second one counts, and what passes between two looks."""
 
-
-def _reading(tool: str, *, ok: bool = False) -> Reading:
-    return Reading(tool=tool, ok=ok, intervals=None)
-
-
-# robocopy: Windows' own folder copy. Labels are translated in other languages, the order of rows and columns is not.
-
-_RULE = re.compile(r"^-{20,}\s*$", re.MULTILINE)
-_CELL = r"(\d[\d.,]*(?: [kmgt])?)"
-_ROW = re.compile(
-    rf"^[^:\n]{{1,20}}:\s+{_CELL}\s+{_CELL}\s+{_CELL}\s+{_CELL}\s+{_CELL}\s+{_CELL}\s*$", re.MULTILINE | re.I
-)
-_TIMES = re.compile(r"^[^:\n]{1,20}:\s+(\d+:\d\d:\d\d)\b.*$", re.MULTILINE)
-_SPEED = re.compile(r"^[^:\n]{1,30}:\s+(\d[\d.,\u00a0\u202f ]*\d|\d)\s+Bytes/", re.MULTILINE)
-_CODE = re.compile(r"\b\w+ (\d{1,5}) \(0x[0-9A-Fa-f]{8}\)")
-_LOST_CODES = frozenset({51, 53, 54, 55, 59, 64, 67, 121, 1225, 1231, 1232, 1236, 1396})
-"""Windows system errors of a network path that is gone (winerror.h)."""
+_STEP_SECONDS = 20.0
+_BYTES_PER_SECOND = 4e6
+"""How slow making, reading or hashing a file may be: an emulated guest does 20 MB/s."""
+_SSH = ("scp", "sftp")
 
 
-def parse_robocopy(capture: Capture) -> Reading:
-    """The reading of robocopy's log. Never raises.
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """The names of one copy. Folders of both ends differ, for both may lie on one machine."""
 
-    `Copied` counts, not `Total`; exit codes from 8 on mean that something failed, 1 to 7 that something was done.
-    """
-    text = decode(capture.stdout).text
-    reading = _reading("robocopy")
-    summary = _RULE.split(text)[-1] if _RULE.search(text) else ""
-    rows = _ROW.findall(summary)
-    codes = {int(code) for code in _CODE.findall(text)}
-    lost = bool(codes & _LOST_CODES)
-    if len(rows) < 3:
-        if not text.strip():
-            return replace(reading, error_kind=ErrorKind.NO_DATA, error=error_text(capture.stderr).strip())
-        known = "ROBOCOPY" in text or bool(_RULE.search(text))
-        without = ErrorKind.TRUNCATED_OUTPUT if known else ErrorKind.UNPARSEABLE
-        return replace(reading, error_kind=ErrorKind.CONNECTION_LOST if lost else without)
-    _, files, sizes = rows[:3]
-    copied, failed = _scaled(sizes[1]), _scaled(sizes[4])
-    failed_files = _scaled(files[4])
-    times = _TIMES.search(summary)
-    seconds = _clock(times.group(1)) if times else None
-    speed = _SPEED.search(summary)
-    reading = replace(reading, streams=1, bytes=copied, seconds=seconds)
-    if failed or failed_files or (capture.exit_code is not None and capture.exit_code >= 8):
-        kind = ErrorKind.CONNECTION_LOST if lost else ErrorKind.NO_DATA if not copied else ErrorKind.TRUNCATED_OUTPUT
-        return replace(reading, error_kind=kind, partial=copied > 0, error=_first_error(text))
-    if not copied:
-        return replace(reading, error_kind=ErrorKind.NO_DATA, warnings=("nothing_copied",))
-    rate = _digits(speed.group(1)) * 8.0 if speed else copied * 8 / seconds if seconds else None
-    exact = round(rate * seconds / 8) if rate and seconds else copied
-    rounded = bool(re.search("[kmgt]", sizes[1], re.I))
-    return replace(
-        reading,
-        ok=True,
-        bits_per_second=rate,
-        bytes=exact if rounded and abs(exact - copied) <= 0.02 * copied else copied,
-        side="sender",
-        warnings=("error_lines_present",) if codes else (),
-    )
+    order: TransferOrder
+    server: str
+    port: int
 
+    @property
+    def source_at(self) -> Process:
+        """Where the file is made."""
+        return Process.SERVER if self.order.reverse else Process.CLIENT
 
-def _scaled(cell: str) -> int:
-    """A size such as `2.857 g` or `3068403712`."""
-    digits, _, unit = cell.lower().partition(" ")
-    if not unit:
-        return _digits(digits)
-    return round(number(digits) * 1024.0 ** _POWERS[unit])
+    @property
+    def target_at(self) -> Process:
+        """Where it is copied to."""
+        return Process.CLIENT if self.order.reverse else Process.SERVER
+
+    def folder(self, at: Process) -> str:
+        """The folder of one end, on what was asked for."""
+        parent = "/dev/shm" if self.order.medium == "ram" else "/var/tmp"  # noqa: S108 - named by a port of its own
+        return f"{parent}/labctl-copy-{self.port}-{at.name.lower()}"
+
+    @property
+    def source(self) -> str:
+        """The file."""
+        return f"{self.folder(self.source_at)}/source"
+
+    @property
+    def target(self) -> str:
+        """The copy."""
+        return f"{self.folder(self.target_at)}/copy"
+
+    def beside(self, name: str) -> str:
+        """A small file of the transfer: a configuration, a key."""
+        return f"/tmp/labctl-copy-{self.port}-{name}"  # noqa: S108
+
+    @property
+    def seconds(self) -> float:
+        """Deadline of a step that reads or writes the whole file."""
+        return _STEP_SECONDS + self.order.size / _BYTES_PER_SECOND
 
 
-def _digits(printed: str) -> int:
-    """A whole number with any separators of thousands."""
-    return int(re.sub(r"\D", "", printed)[:18] or 0)
+class FileCopy:
+    """The transfer tool `filecopy`."""
 
+    name = TOOL
+    server_ends = False
+    timed = False
 
-def _clock(printed: str) -> float:
-    hours, minutes, seconds = printed.split(":")
-    return int(hours[:9]) * 3600.0 + int(minutes) * 60.0 + int(seconds)
+    def server_command(
+        self, order: TransferOrder, *, port: int, server: str = "", version: str = ""
+    ) -> tuple[str, ...]:
+        """What serves the other side's client on the port: a stream's other end, `sshd`, `rsync --daemon` or `smbd`, each
+        with a configuration of its own; nothing on Windows, whose system serves shares."""
+        del version
+        copy = Copy(order=order, server=server, port=port)
+        match order.copy:
+            case "stream":
+                return _stream(copy, "listen", Process.SERVER)
+            case "scp" | "sftp":
+                return _sh(scripts.SSHD, copy.beside("sshd"))
+            case "rsync":
+                words = ("--daemon", "--no-detach", f"--port={port}", f"--address={server}")
+                return ("rsync", *words, f"--config={copy.beside('rsyncd')}")
+            case "smbclient" | "smb-mount":
+                return _sh(scripts.SMBD, copy.beside("smbd"), copy.beside("smbd-state"))
+        return ()
 
+    def client_command(self, order: TransferOrder, *, server: str, port: int, version: str = "") -> tuple[str, ...]:
+        """The copy between two looks at the clock."""
+        del version
+        copy = Copy(order=order, server=server, port=port)
+        if order.copy in ("robocopy", "copy-item"):
+            return filecopy_windows.client(order, port=port)
+        flushed = copy.target if order.cache == "cold" and order.reverse else "-"
+        if order.copy != "smb-mount":
+            return _sh(scripts.TIMED, "-", flushed, *_copying(copy), *order.client_args)
+        mounted = copy.beside("mount")
+        there = f"{mounted}/{PurePosixPath(copy.source if order.reverse else copy.target).name}"
+        pair = (there, copy.target) if order.reverse else (copy.source, there)
+        if order.cache == "cold":
+            flushed = pair[1]
+        options = f"guest,port={port},vers=3.1.1"
+        timed = _sh(scripts.TIMED, mounted, flushed, "dd", f"if={pair[0]}", f"of={pair[1]}", "bs=1048576")
+        return _sh(scripts.MOUNTED, f"//{server}/copy", mounted, options, *timed, *order.client_args)
 
-def _first_error(text: str) -> str:
-    lines = text.split("\n")
-    index = next((index for index, line in enumerate(lines) if _CODE.search(line)), None)
-    return "" if index is None else " ".join(" ".join(lines[index : index + 2]).split())
-
-
-# smbclient: Samba's FTP-like client. Rates of finished files are on standard error, failures on either stream.
-
-_SMB_RATE = re.compile(
-    rf"\b(?P<verb>putting|getting) file .*?(?:of size (?P<size>\d+) )?as .*?\((?P<rate>{NUMBER}) (?:kb/s|KiloBytes/sec)\)",
-    re.IGNORECASE,
-)
-_SMB_STATUS = re.compile(r"NT_STATUS_[A-Z_]+")
-_SMB_REFUSED = ("CONNECTION_REFUSED", "HOST_UNREACHABLE", "NETWORK_UNREACHABLE", "PORT_UNREACHABLE", "BAD_NETWORK_NAME")
-_SMB_LOST = (
-    "CONNECTION_DISCONNECTED",
-    "CONNECTION_RESET",
-    "CONNECTION_ABORTED",
-    "IO_TIMEOUT",
-    "NETWORK_NAME_DELETED",
-    "LOCAL_DISCONNECT",
-    "REMOTE_DISCONNECT",
-    "END_OF_FILE",
-)
-
-
-def parse_smbclient(capture: Capture) -> Reading:
-    """The reading of `smbclient -c 'put ...'` or `get`. Never raises. `kb/s` are KiB per second."""
-    text = f"{decode(capture.stdout).text}\n{error_text(capture.stderr)}"
-    reading = _reading("smbclient")
-    rates = list(_SMB_RATE.finditer(text))
-    statuses = _SMB_STATUS.findall(text)
-    if statuses:
-        said = " ".join(dict.fromkeys(statuses))
-        return replace(reading, error_kind=_smb_kind(said), error=said, partial=bool(rates))
-    if not rates:
-        found = failures.fault(text)
-        kind = ErrorKind.NO_DATA if found is None else failures.error_kind(found, moved=False, server=False)
-        return replace(reading, error_kind=kind, error=text.strip()[:500])
-    last = rates[-1]
-    rate = number(last["rate"]) * 1024 * 8
-    if not 0 < rate < 1e15:
-        return replace(reading, error_kind=ErrorKind.NO_DATA, error=last.group())
-    size = int(last["size"][:18]) if last["size"] else None
-    return replace(
-        reading,
-        ok=True,
-        bits_per_second=rate,
-        side="sender" if last["verb"].lower() == "putting" else "receiver",
-        bytes=size,
-        seconds=size * 8 / rate if size else None,
-        streams=1,
-        warnings=("multiple_documents",) if len(rates) > 1 else (),
-    )
-
-
-def _smb_kind(said: str) -> ErrorKind:
-    if any(status in said for status in _SMB_REFUSED):
-        return ErrorKind.CONNECT_REFUSED
-    return ErrorKind.CONNECTION_LOST if any(status in said for status in _SMB_LOST) else ErrorKind.NO_DATA
-
-
-# scp: OpenSSH. With a terminal it redraws one progress line; without one it prints nothing, which is success.
-
-_PROGRESS = re.compile(
-    r"(?P<percent>\d{1,3})%\s+(?P<size>\d[\d.]*)\s*(?P<unit>[KMGTP]?B?)\s+(?P<rate>\d[\d.]*)(?P<rate_unit>[KMGTP]?B)/s"
-    r"\s*(?P<rest>- stalled -|(?:[\d:]+|--:--)(?:\s+ETA)?)",
-)
-
-
-def parse_scp(capture: Capture) -> Reading:
-    """The reading of scp's progress line. Never raises.
-
-    Only the final line is a measurement: before it the rate column is a decaying average that stays above zero while
-    nothing moves, so that a stall shows in the size column alone.
-    """
-    text = decode(capture.stdout).text
-    said = f"{_PROGRESS.sub('', text)}\n{error_text(capture.stderr)}"
-    reading = _reading("scp")
-    updates = list(_PROGRESS.finditer(text))
-    found = failures.fault("\n".join(line for line in re.split(r"[\r\n]+", said) if _is_message(line)))
-    if found is not None:
-        began = bool(updates)
-        kind = failures.error_kind(found, moved=began, server=False)
-        if kind is ErrorKind.TRUNCATED_OUTPUT:
-            kind = ErrorKind.NO_DATA
-        lost = kind is ErrorKind.CONNECTION_LOST
-        return replace(reading, error_kind=kind, partial=lost and began, error=" ".join(said.split())[-500:])
-    if not updates:
-        if capture.exit_code == 0 and not text.strip():
-            return replace(reading, ok=True, side="sender", streams=1, warnings=("no_tool_rate",))
-        return replace(reading, error_kind=ErrorKind.NO_DATA, error=" ".join(said.split())[-500:])
-    last = updates[-1]
-    warnings = ("stalled",) if _stalls(updates) else ()
-    if last["percent"] != "100" or "ETA" in last["rest"] or "stalled" in last["rest"]:
-        kind = ErrorKind.CONNECTION_LOST if "stalled" in last["rest"] else ErrorKind.TRUNCATED_OUTPUT
-        return replace(reading, error_kind=kind, partial=True, warnings=warnings)
-    size, rate = _amount(last["size"], last["unit"]), _amount(last["rate"], last["rate_unit"])
-    if not rate:
-        return replace(
-            reading, ok=True, side="sender", streams=1, bytes=size or None, warnings=(*warnings, "no_tool_rate")
+    def surroundings(self, order: TransferOrder, *, server: str, port: int) -> Surroundings:
+        """Folders, the file, and what the server needs; afterwards the copy is hashed, and all of it is removed."""
+        if order.copy in ("robocopy", "copy-item"):
+            return filecopy_windows.surroundings(order, server=server, port=port)
+        copy = Copy(order=order, server=server, port=port)
+        folders = [
+            Step(
+                at=at,
+                argv=_sh(scripts.MAKE_FOLDER, copy.folder(at), order.medium),
+                what=f"Making a folder on {order.medium}",
+                seconds=_STEP_SECONDS,
+            )
+            for at in Process
+        ]
+        if order.copy == "smb-mount":
+            mounted = copy.beside("mount")
+            argv = _sh(scripts.MAKE_FOLDER, mounted, "ram")
+            folders.append(Step(at=Process.CLIENT, argv=argv, what="Making a place to mount at", seconds=_STEP_SECONDS))
+        make = Step(
+            at=copy.source_at,
+            argv=_sh(scripts.MAKE_FILE, copy.source, str(order.size), order.cache),
+            what=f"Making a file of {order.size} bytes",
+            seconds=3 * copy.seconds,
         )
-    return replace(
-        reading,
-        ok=True,
-        bits_per_second=rate * 8.0,
-        side="sender",
-        bytes=round(size),
-        seconds=size / rate,
+        check = Step(
+            at=copy.target_at, argv=_sh(scripts.CHECK_FILE, copy.target), what="Checking the copy", seconds=copy.seconds
+        )
+        placings = _placings(copy)
+        return Surroundings(
+            placings=placings,
+            before=(*folders, make),
+            after=(check,),
+            cleanup=tuple(_remove(copy, at, placings) for at in Process),
+        )
+
+    def unsupported(self, order: TransferOrder, version: str = "") -> str:
+        """Why the order can't be done; empty when it can."""
+        del version
+        if order.size < 1:
+            return "filecopy needs a file of at least one byte."
+        systems = off_system(self.name, order.copy, order.sender_system, order.receiver_system)
+        if not systems and order.sender_system is GuestSystem.WINDOWS and order.medium == "ram":
+            return "Windows has no disk in RAM: medium must be disk"
+        return systems or cannot(order)
+
+    def parse(self, capture: Capture) -> Reading:
+        """The reading of what the steps and the client printed. Never raises."""
+        return parse(capture)
+
+
+def _sh(script: str, *arguments: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", script, "labctl", *arguments)
+
+
+def _stream(copy: Copy, how: str, at: Process) -> tuple[str, ...]:
+    """One end of a stream: it listens or connects, and sends or receives."""
+    sends = at is copy.source_at
+    file = copy.source if sends else copy.target
+    end = _sh(scripts.STREAM_END, "send" if sends else "receive", file, str(copy.order.size), copy.order.cache)
+    return _sh(scripts.CONNECT, how, copy.server, str(copy.port), *end)
+
+
+def _copying(copy: Copy) -> tuple[str, ...]:
+    """The command that copies."""
+    order, there = copy.order, f"{copy.server}:{copy.port}"
+    match order.copy:
+        case "scp" | "sftp":
+            return filecopy_ssh.client(order, copy.server, copy.port, copy.source, copy.target, copy.beside)
+        case "rsync":
+            far = f"rsync://{there}/copy/{'source' if order.reverse else 'copy'}"
+            pair = (far, copy.target) if order.reverse else (copy.source, far)
+            flush = ("--fsync",) if order.cache == "cold" else ()
+            return ("rsync", "--whole-file", "--inplace", *flush, *pair)
+        case "smbclient":
+            verb = f"get source {copy.target}" if order.reverse else f"put {copy.source} copy"
+            return ("smbclient", f"//{copy.server}/copy", "-N", "-p", str(copy.port), "-c", verb)
+    return _stream(copy, "connect", Process.CLIENT)
+
+
+_RSYNCD = """use chroot = no
+uid = root
+gid = root
+[copy]
+path = {folder}
+read only = no
+"""
+_SMBD = """[global]
+smb ports = {port}
+interfaces = {server}
+bind interfaces only = yes
+disable netbios = yes
+map to guest = Bad User
+guest account = root
+load printers = no
+strict sync = yes
+log level = 0
+state directory = {state}
+cache directory = {state}
+lock directory = {state}
+private dir = {state}
+pid directory = {state}
+ncalrpc dir = {state}/ncalrpc
+[copy]
+path = {folder}
+guest ok = yes
+writeable = yes
+force user = root
+"""
+
+
+def _placings(copy: Copy) -> tuple[Placing, ...]:
+    """Configurations and keys. They name nothing but the transfer's own folder, and are gone after it."""
+    folder = copy.folder(Process.SERVER)
+    match copy.order.copy:
+        case "scp" | "sftp":
+            return filecopy_ssh.placings(copy.order, copy.server, copy.port, copy.source, copy.target, copy.beside)
+        case "rsync":
+            text = _RSYNCD.format(folder=folder)
+            return (Placing(at=Process.SERVER, path=copy.beside("rsyncd"), content=text.encode()),)
+        case "smbclient" | "smb-mount":
+            text = _SMBD.format(folder=folder, port=copy.port, server=copy.server, state=copy.beside("smbd-state"))
+            return (Placing(at=Process.SERVER, path=copy.beside("smbd"), content=text.encode()),)
+    return ()
+
+
+def _remove(copy: Copy, at: Process, placings: tuple[Placing, ...]) -> Step:
+    names = [copy.folder(at), *(one.path for one in placings if one.at is at)]
+    if copy.order.copy in ("smbclient", "smb-mount"):
+        names.append(copy.beside("smbd-state") if at is Process.SERVER else copy.beside("mount"))
+    return Step(at=at, argv=_sh(scripts.REMOVE, *names), what="Removing the files", seconds=_STEP_SECONDS)
+
+
+_TOLD = re.compile(r"^labctl (start|end) (\S+) (\d+\.\d+)\s*$", re.MULTILINE)
+_CODE = re.compile(r"^labctl code (\d{1,10})\s*$", re.MULTILINE)
+_FILE = re.compile(r"^labctl (source|copy) (\d{1,18}) ([0-9a-f]{64}|-)\s*$", re.MULTILINE)
+_METHOD = re.compile(r"^labctl method (.+)$", re.MULTILINE)
+
+
+def parse(capture: Capture) -> Reading:
+    """Bytes by the file, seconds by the client's clock; a result only where the copy has the source's hash."""
+    text, errors = decode(capture.stdout).text, error_text(capture.stderr)
+    files = {name: (int(size), digest) for name, size, digest in _FILE.findall(text)}
+    code = _CODE.search(text)
+    method = _METHOD.search(errors)
+    seconds, warnings = _seconds(text)
+    said = _said(errors)
+    base = Reading(
+        tool=TOOL,
+        ok=False,
+        tool_version=method[1].strip()[:80] if method else None,
+        error=said[:1000],
         streams=1,
+        intervals=None,
         warnings=warnings,
     )
-
-
-def _is_message(line: str) -> bool:
-    """Whether a line says that something failed; the rest of a progress line and banners don't."""
-    return bool(
-        re.search(
-            r"lost connection|connection|broken pipe|disconnect|timed out|refused|denied|no such file|not known|no route"
-            r"|unreachable|no space|resolve|failed|verification",
-            line,
-            re.IGNORECASE,
-        )
+    source, copied = files.get("source"), files.get("copy")
+    if code is None or source is None:
+        return replace(base, error_kind=_unfinished(text, said))
+    if code[1] != "0" or copied is None or copied[0] != source[0]:
+        return replace(base, error_kind=_failed(said, arrived=copied[0] if copied else 0))
+    if copied != source:
+        what = f"the copy's SHA-256 is {copied[1]}, the source's {source[1]}"
+        return replace(base, error_kind=ErrorKind.CORRUPT_DATA, error=what)
+    if not seconds:
+        return replace(base, error_kind=None if "clock_jump" in warnings else ErrorKind.NO_DATA, bytes=source[0])
+    return replace(
+        base,
+        ok=True,
+        error="",
+        bits_per_second=source[0] * 8 / seconds,
+        side="receiver",
+        bytes=source[0],
+        seconds=seconds,
     )
 
 
-def _amount(printed: str, unit: str) -> int:
-    return round(number(printed) * 1024.0 ** _POWERS[unit.lower().removesuffix("b")])
+def _seconds(text: str) -> tuple[float | None, tuple[str, ...]]:
+    """Between both looks: by the clock of the day, which is finer, unless it was set; then by that since boot."""
+    looks = {name: (day, float(boot)) for name, day, boot in _TOLD.findall(text)}
+    if len(looks) != 2:
+        return None, ()
+    (day_before, boot_before), (day_after, boot_after) = looks["start"], looks["end"]
+    since_boot = boot_after - boot_before
+    try:
+        of_day = float(day_after) - float(day_before)
+    except ValueError:  # a `date` without nanoseconds prints what it was given
+        of_day = None
+    if since_boot < 0:
+        return None, ("clock_jump",)
+    if of_day is not None and abs(of_day - since_boot) <= CLOCKS_APART:
+        return (round(of_day, 9), ()) if of_day > 0 else (None, ())
+    set_then = () if of_day is None else ("clock_jump",)
+    return (round(since_boot, 2), (*set_then, "coarse_clock")) if since_boot > 0 else (None, set_then)
 
 
-def _stalls(updates: list[re.Match[str]]) -> bool:
-    """Whether nothing moved for several updates, which are a second apart."""
-    if any("stalled" in one["rest"] for one in updates):
-        return True
-    same = 0
-    for before, after in itertools.pairwise(updates):
-        moving = before["size"] != after["size"] or before["unit"] != after["unit"] or after["percent"] == "100"
-        same = 0 if moving else same + 1
-        if same >= 3:
-            return True
-    return False
+def _said(errors: str) -> str:
+    lines = (line.strip() for line in errors.split("\n"))
+    return "\n".join(line for line in lines if line and not line.startswith("labctl "))
+
+
+def _unfinished(text: str, said: str) -> ErrorKind:
+    if "labctl start" in text:
+        return ErrorKind.TRUNCATED_OUTPUT
+    if text.strip() and "labctl " not in text:
+        return ErrorKind.UNPARSEABLE
+    found = failures.fault(said)
+    return failures.error_kind(found, moved=False, server=False) if found else ErrorKind.NO_DATA
+
+
+def _failed(said: str, *, arrived: int) -> ErrorKind:
+    """By what the program said; one that failed in silence lost its connection if anything had arrived."""
+    found = failures.fault(said) if is_trouble(said) else None
+    if found is None:
+        return ErrorKind.CONNECTION_LOST if arrived else ErrorKind.NO_DATA
+    return failures.error_kind(found, moved=arrived > 0, server=False)

@@ -198,7 +198,7 @@ def _linux(text: str, errors: str, *, receiver: bool, command: str) -> _Output:
         errors=tuple(_LINUX_ERROR.findall(console) + _LINUX_ERROR.findall(errors)),
         trailing_zeros=bool(rates) and (zeros >= 2 or (zeros == 1 and not ended)),
         began=bool(rates) or "Network activity" in console,
-        cut=bool(xml) and not re.search(r"</ntttcp[rs]>", xml) or bool(document) and totals is None,
+        cut=(bool(xml) and not re.search(r"</ntttcp[rs]>", xml)) or (bool(document) and totals is None),
         console=bool(console.strip()),
     )
 

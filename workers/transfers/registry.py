@@ -8,13 +8,14 @@ from labctl.errors import SpecError
 from labctl.model.reading import Capture, Reading
 from labctl.spec.values import nearest
 from workers.transfers.base import TransferTool
-from workers.transfers.filecopy import parse_robocopy, parse_scp, parse_smbclient
+from workers.transfers.copied import parse_robocopy, parse_scp, parse_smbclient
+from workers.transfers.filecopy import FileCopy
 from workers.transfers.iperf import Iperf
 from workers.transfers.iperf3 import Iperf3
 from workers.transfers.ntttcp import parse_linux, parse_windows
 from workers.transfers.ntttcp_commands import Ntttcp
 
-TOOLS: dict[str, TransferTool] = {tool.name: tool for tool in (Iperf3(), Iperf(), Ntttcp())}
+TOOLS: dict[str, TransferTool] = {tool.name: tool for tool in (Iperf3(), Iperf(), Ntttcp(), FileCopy())}
 """Every tool that transfers can be made with."""
 
 
@@ -28,6 +29,7 @@ PARSERS: dict[str, Parser] = {
     "robocopy": parse_robocopy,
     "smbclient": parse_smbclient,
     "scp": parse_scp,
+    "filecopy": TOOLS["filecopy"].parse,
 }
 """The parser of every output that can be read, by the name that readings have (`Reading.tool`)."""
 
