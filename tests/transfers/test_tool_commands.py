@@ -15,7 +15,7 @@ from labctl.errors import SpecError
 from labctl.model.order import TransferOrder
 from labctl.model.reading import Capture, Reading
 from workers.transfers.base import TransferTool
-from workers.transfers.registry import TOOLS, parser, tool
+from workers.transfers.registry import parser, tool
 
 ORDER = TransferOrder(tool="iperf3", seconds=1, interval=0.1, rate=100_000_000)
 
