@@ -131,6 +131,8 @@ def _on_folder(lab: Lab, host: str, images: list[Image]) -> tuple[str, ...]:
 def _missing(place: HostPlace, needed: dict[Any, tuple[str, set[str]]]) -> list[Lack]:
     """The privileges that the session doesn't have, by one call for all objects. A host that stands alone has no such
     question to answer: then nothing is known to be missing."""
+    if not needed:
+        return []
     session = place.session
     every = sorted({privilege for _, privileges in needed.values() for privilege in privileges})
     try:
