@@ -53,6 +53,7 @@ READS = frozenset(
         "QueryAvailablePerfMetric",
         "QueryConfigOption",
         "QueryConfigOptionEx",
+        "QueryDateTime",
         "QueryEvents",
         "QueryNetworkHint",
         "QueryPerf",

@@ -356,6 +356,7 @@ class Migration:
         return read_downtime(
             self._session,
             self._machine,
+            self._target.at.host,
             datacenter=self._target.at.datacenter_path,
             since=started + self._ahead,
             until=ended + self._ahead,
