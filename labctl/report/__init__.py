@@ -5,6 +5,7 @@ Statistics and charts are imported when a report is made: commands that only pri
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -14,8 +15,10 @@ from labctl.model.result import CampaignRecord
 
 __all__ = [
     "beside_to_json",
+    "history_to_json",
     "pair_to_json",
     "print_beside",
+    "print_history",
     "print_pair",
     "print_published",
     "print_terminal",
@@ -112,3 +115,17 @@ def published_to_json(published: Published) -> str:
     from labctl.report import json
 
     return json.render("labctl.published/1", {"published": published, "changes": published_changes(published)})
+
+
+def print_history(records: Iterable[CampaignRecord], console: Console) -> None:
+    """Print the history of campaigns of one name, oldest first."""
+    from labctl.report import history
+
+    history.print_history(history.history_of(records), console)
+
+
+def history_to_json(records: Iterable[CampaignRecord]) -> str:
+    """The history of campaigns of one name, oldest first, as JSON text."""
+    from labctl.report import history, json
+
+    return json.render("labctl.history/1", history.history_of(records))

@@ -64,7 +64,7 @@ def pair_of(first: CampaignRecord, second: CampaignRecord) -> Pair:
     rows, only_first, only_second = against(
         {row.cell: figures_of(row) for row in one.rows}, {row.cell: figures_of(row) for row in other.rows}
     )
-    facts = tuple(_fact_changes(one, other))
+    facts = tuple(fact_changes(one, other))
     return Pair(
         first=_side(one),
         second=_side(other),
@@ -85,7 +85,8 @@ def _flags(cell: str, *reports: Report) -> tuple[str, ...]:
     return tuple(dict.fromkeys(flag.kind for report in reports for flag in report.row(cell).flags))
 
 
-def _fact_changes(first: Report, second: Report) -> Iterator[FactChange]:
+def fact_changes(first: Report, second: Report) -> Iterator[FactChange]:
+    """The facts that were the same in all runs of each of two campaigns, and not the same in both."""
     theirs = _steady(second)
     for (subject, name), value in _steady(first).items():
         if (subject, name) in theirs and theirs[subject, name] != value:
