@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from workers.winrm.refusals import Refusals, credentials
+from concurrent.futures import ThreadPoolExecutor
+
+from workers.winrm.refusals import MACHINES_OF_A_DOMAIN, Refusals, Trials, credentials
 
 
 def test_the_same_password_on_the_same_machine() -> None:
@@ -34,3 +36,28 @@ def test_passwords_are_kept_as_hashes_only() -> None:
     refused = credentials("hv1", "LAB\\op", "a secret")
     assert "a secret" not in repr(refused)
     assert b"a secret" not in refused.digest
+
+
+def test_of_many_who_try_at_once_one_does_until_a_machine_has_taken_it() -> None:
+    trials, refusals = Trials(), Refusals()
+    tried: list[str] = []
+
+    def ask(machine: str) -> None:
+        mine = credentials(machine, "LAB\\op", "wrong")
+        with trials.turn(mine, patience=30):
+            if not refusals.refuse(mine):
+                tried.append(machine)
+                refusals.add(mine)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(ask, [f"hv{number}" for number in range(8)]))
+    assert len(tried) == MACHINES_OF_A_DOMAIN
+
+
+def test_nobody_waits_for_a_machine_that_does_not_answer_or_once_one_has_answered() -> None:
+    trials = Trials()
+    mine = credentials("hv1", "LAB\\op", "right")
+    with trials.turn(mine, patience=0), trials.turn(mine, patience=0.01):
+        trials.took(mine)
+        with trials.turn(mine, patience=30):
+            pass

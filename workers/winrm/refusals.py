@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 MACHINES_OF_A_DOMAIN = 2
@@ -59,5 +61,38 @@ class Refusals:
         return asked.machine in same or (asked.is_of_domain and len(same) >= MACHINES_OF_A_DOMAIN)
 
 
+class Trials:
+    """Who tries credentials that no machine has taken yet: one at a time, so that a lab of many hosts, all asked at once,
+    has tried a wrong password on one or two of them when the others' turn comes. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[tuple[str, bytes], threading.Lock] = {}
+        self._taken: set[tuple[str, bytes]] = set()
+
+    @contextmanager
+    def turn(self, tried: Credentials, *, patience: float) -> Iterator[None]:
+        """Wait for the turn to try them, for so many seconds at the most: a machine that doesn't answer holds up no other
+        for long. Nobody waits once a machine has taken them (`took`)."""
+        known = tried.user, tried.digest
+        with self._lock:
+            turn = None if known in self._taken else self._turns.setdefault(known, threading.Lock())
+        if turn is None or not turn.acquire(timeout=max(0.0, patience)):
+            yield
+            return
+        try:
+            yield
+        finally:
+            turn.release()
+
+    def took(self, tried: Credentials) -> None:
+        """Remember that a machine has taken them."""
+        with self._lock:
+            self._taken.add((tried.user, tried.digest))
+
+
 REFUSALS = Refusals()
+"""Those of this process."""
+
+TRIALS = Trials()
 """Those of this process."""

@@ -20,7 +20,7 @@ from labctl.model.lab import WinrmAccess, WinrmTransport
 from workers.guard import Deadline
 from workers.winrm import access, failures
 from workers.winrm.failures import Broken
-from workers.winrm.refusals import REFUSALS
+from workers.winrm.refusals import REFUSALS, TRIALS
 from workers.winrm.tickets import TICKETS
 
 IDLE_SECONDS = 60.0
@@ -57,20 +57,35 @@ class Session:
         """
         if self._protocol is not None and clock.monotonic() - self._used_at > IDLE_SECONDS:
             self.drop()
+        login = self._known()
+        with TRIALS.turn(login.credentials, patience=min(deadline.left / 2, CONNECT_SECONDS + MARGIN_SECONDS)):
+            answer = self._send(login, message, deadline)
+        TRIALS.took(login.credentials)
+        self._used_at = clock.monotonic()
+        self._is_used = True
+        return answer
+
+    def _known(self) -> access.Login:
+        """Who logs in. The secret is looked up for each session, so that a new password is used at once."""
+        if self._protocol is None or self._login is None:
+            try:
+                self._login = access.login(self._machine, where=self._where, host=self._host)
+            except LabError as error:
+                raise Broken(error) from error
+        return self._login
+
+    def _send(self, login: access.Login, message: Callable[[Protocol], T], deadline: Deadline) -> T | None:
         try:
-            protocol = self._open(deadline)
+            protocol = self._open(login, deadline)
             _set_timeouts(protocol, deadline)
-            answer = message(protocol)
+            return message(protocol)
         except WinRMOperationTimeoutError:
-            answer = None
+            return None
         except LabError as error:
             self.drop()
             raise Broken(error) from error
         except Exception as problem:  # pywinrm and what logs in for it raise whatever they like
             raise self._broken(problem) from problem
-        self._used_at = clock.monotonic()
-        self._is_used = True
-        return answer
 
     def drop(self) -> None:
         """Let go of the session and its connection. Shells stay; any later session of the same user reaches them."""
@@ -79,18 +94,17 @@ class Session:
         self._protocol = None
         self._is_used = False
 
-    def _open(self, deadline: Deadline) -> Protocol:
-        """The session, logged in. The secret is looked up for each, so that a new password is used at once."""
+    def _open(self, login: access.Login, deadline: Deadline) -> Protocol:
+        """The session, logged in."""
         if self._protocol is not None:
             return self._protocol
-        self._login = access.login(self._machine, where=self._where, host=self._host)
-        if REFUSALS.refuse(self._login.credentials):
+        if REFUSALS.refuse(login.credentials):
             raise failures.refused_credentials(
                 where=self._where, user=self._machine.login.user, host=self._host, again=True
             )
         if self._machine.transport is WinrmTransport.KERBEROS:
-            TICKETS.obtain(self._login.user, self._login.password, where=self._where, host=self._host)
-        self._protocol = protocol = access.protocol(self._login)
+            TICKETS.obtain(login.user, login.password, where=self._where, host=self._host)
+        self._protocol = protocol = access.protocol(login)
         _set_timeouts(protocol, deadline)
         protocol.transport.build_session()
         return protocol
