@@ -36,9 +36,10 @@ def test_h4_many_calls_need_one_shell_at_a_time(place: Place, monkeypatch: pytes
     assert len(endpoint.shells) == 0
 
 
+@pytest.mark.faults
 @pytest.mark.night
 def test_h4_5000_calls_with_the_quotas_of_windows(place: Place) -> None:
-    """H4: as many calls as a long night makes, with the real number of commands in a shell."""
+    """H4: as many calls as a long night makes, with the real number of commands in a shell (some minutes)."""
     endpoint = place.endpoint(quotas=Quotas(shells_per_user=5))
     shell = place.shell(endpoint)
     for number in range(5000):
