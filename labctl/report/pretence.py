@@ -7,7 +7,9 @@ from labctl.model.result import CampaignRecord
 SIMULATED = "Simulated: no machine was touched, and no figure here is a measurement."
 """Of a simulated lab."""
 
-SIMULATED_HYPERVISOR = "Simulated hypervisor: real programs moved real data, but in stand-ins for VMs, so no figure here tells of real ones."
+SIMULATED_HYPERVISOR = (
+    "Simulated hypervisor: real programs moved real data, but in stand-ins for VMs, so no figure here tells of real ones."
+)
 """Of a lab whose hosts say of themselves that a simulator answers for them (their fact `simulated`)."""
 
 
