@@ -16,6 +16,8 @@ from workers.stack.windows import set_knobs
 LINK_SECONDS = 60.0
 """How long a link may take to come up after the guest has, or after its adapter was restarted."""
 
+LOOK_SECONDS = 1.0
+
 
 def verify_windows(channel: WindowsChannel, asked: Asked, *, guard: Guard, set_up: bool = True) -> Mapping[str, Fact]:
     """Set MTU and offloads where they are not as asked, read everything back, and return it as facts. Waits for the adapter
@@ -47,7 +49,7 @@ def _ready(channel: WindowsChannel, asked: Asked, *, guard: Guard) -> System:
         system = read_system(channel.powershell, mac=asked.mac, tool=asked.tool)
         if any(adapter.up and asked.address in adapter.addresses for adapter in system.adapters) or deadline.passed:
             return system
-        guard.sleep(1.0)
+        guard.sleep(LOOK_SECONDS)
 
 
 def _adapter(endpoint: str, asked: Asked, system: System) -> Adapter:
@@ -137,7 +139,8 @@ def _facts(asked: Asked, system: System, adapter: Adapter) -> dict[str, Fact]:
     }
     facts |= _system_facts(system)
     facts |= {f"feature.{keyword}": value for keyword, value in adapter.settings.items()}
-    return facts | {f"offload.{name}": "on" if on else "off" for name, on in adapter.actual.items()}
+    known = {name: on for name, on in adapter.actual.items() if on is not None}
+    return facts | {f"offload.{name}": "on" if on else "off" for name, on in known.items()}
 
 
 def _system_facts(system: System) -> dict[str, Fact]:

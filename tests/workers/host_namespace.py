@@ -7,12 +7,15 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from labctl.model.lab import SecretRef, SshAccess
 from tests.namespaced_ssh import known_hosts, listening, make_key
 
-ADDRESS, OUTSIDE = "198.18.253.2", "198.18.253.1"
+_NUMBER = os.getpid() % 2**14
+OUTSIDE, ADDRESS = (str(IPv4Address("10.213.0.0") + 4 * _NUMBER + side) for side in (1, 2))
+"""Of this process alone: tests run beside each other."""
 
 SERVE = "mount -t tmpfs none /run && mkdir /run/sshd && exec /usr/sbin/sshd -D -e -f $1"
 """In a mount namespace of its own, as `ip netns exec` makes one."""

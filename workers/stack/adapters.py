@@ -61,15 +61,16 @@ class Adapter:
     driver_provider: str | None
     settings: Mapping[str, str]
     choices: Mapping[str, tuple[str, ...]]
-    actual: Mapping[str, bool]
+    actual: Mapping[str, bool | None]
 
     def reading(self, offload: str) -> Reading | None:
         """How an offload stands on it; None when its driver has none of the offload's keywords."""
         found = {keyword: self.settings[keyword] for keyword in KEYWORDS[offload] if keyword in self.settings}
         if not found:
             return None
-        on = self.actual.get(offload, any(value != "0" for value in found.values()))
         # What the driver makes of its settings counts; they are set again even when they seem right already.
+        actual = self.actual.get(offload)
+        on = any(value != "0" for value in found.values()) if actual is None else actual
         knobs = [Knob(adapter=self.name, name=key, value="0" if on else self._on(key)) for key in found]
         said = ", ".join(f"{keyword}={value}" for keyword, value in found.items())
         return Reading(adapter=self.name, on=on, changes=tuple(knobs), found=f"{'on' if on else 'off'} ({said})")

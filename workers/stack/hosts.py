@@ -35,6 +35,8 @@ def set_up(claimed: ClaimedAttempt, machines: Machines, store: Store, guard: Gua
     raises.
     """
     hosts = _hosts(claimed, machines)
+    if not hosts:
+        return {}
     left = [item for item in store.idle_adjustments(machines.lab.name) if item.host in hosts]
     for error in restore_left(left, machines, store).values():
         raise error
@@ -63,7 +65,7 @@ def verify(claimed: ClaimedAttempt, machines: Machines) -> Mapping[str, Mapping[
 def release(claimed: ClaimedAttempt, machines: Machines, store: Store, guard: Guard) -> tuple[str, ...]:
     """Restore what an attempt in progress has changed on its hosts. Returns a sentence for each host on which that did not
     work; it stays recorded then. Raises `AttemptCancelled` when the attempt was given up: others restore it then."""
-    mine = store.adjustments_of(claimed.id)
+    mine = store.adjustments_of(claimed.id) if claimed.order.host_offloads else ()
     if not mine:
         return ()
     guard.confirm()

@@ -13,7 +13,8 @@ from workers.channels.base import Channel
 from workers.stack.base import Knob, Reading
 from workers.verification import LONG_OFFLOAD_NAMES
 
-CALL_SECONDS = 30.0
+CALL_SECONDS = 60.0
+"""How long a script may take; the one that sets features waits up to half of it for links."""
 
 # Adapters under the test network: from its bridge, and from whatever has the host's own address there, down to devices
 # that have none below them. Not those of VMs (tun), and the bridge itself where nothing is below it.
@@ -41,13 +42,30 @@ done
 
 SET_SCRIPT = r"""
 PATH=$PATH:/usr/sbin:/sbin
+has_link() {
+    carrier=
+    read -r carrier <"/sys/class/net/$1/carrier"
+    [ "$carrier" = 1 ]
+} 2>/dev/null
+linked=
 while [ $# -gt 2 ]; do
+    case " $linked " in
+    *" $1 "*) ;;
+    *) ! has_link "$1" || linked="$linked $1" ;;
+    esac
     ethtool -K "$1" "$2" "$3" 2>&1
     shift 3
 done
+tries=150
+for adapter in $linked; do
+    while [ $tries -gt 0 ] && ! has_link "$adapter"; do
+        sleep 0.2
+        tries=$((tries - 1))
+    done
+done
 exit 0
 """
-"""Arguments: adapter, feature, `on` or `off`, and so on."""
+"""Arguments: adapter, feature, `on` or `off`, and so on. Waits for links that some drivers drop over it."""
 
 _SHORT = {long: short for short, long in LONG_OFFLOAD_NAMES.items()}
 

@@ -79,6 +79,12 @@ function Exit-Unstarted([int] $Code, [string] $Message) {
     Write-Result 'code' ([string] $Code)
 }
 
+function Stop-Tree([int] $Id) {
+    # Its words on stderr are no error of the script.
+    $ErrorActionPreference = 'Continue'
+    [void] (& "$env:SystemRoot\System32\taskkill.exe" /F /T /PID $Id 2>&1)
+}
+
 Add-Type -TypeDefinition $source
 [LabctlEnclosure]::Enclose()
 $own = Get-Process -Id $PID
@@ -137,9 +143,13 @@ Write-Result 'pid' ([string] $process.Id)
 $milliseconds = [Math]::Min([Math]::Ceiling($Document.seconds * 1000), [int]::MaxValue)
 $overdue = -not $process.WaitForExit([int] $milliseconds)
 if ($overdue) {
-    [void] (& "$env:SystemRoot\System32\taskkill.exe" /F /T /PID $process.Id 2>&1)
+    Stop-Tree $process.Id
     [void] $process.WaitForExit(5000)
 }
-$process.WaitForExit()
-Write-Result 'code' ([string] $process.ExitCode)
-@{ code = $process.ExitCode; overdue = $overdue }
+# What goes on even now is ended with this process.
+$code = 1
+if ($process.HasExited) {
+    $code = $process.ExitCode
+}
+Write-Result 'code' ([string] $code)
+@{ code = $code; overdue = $overdue }

@@ -60,31 +60,51 @@ function Get-Settings($Key) {
     }
 }
 
+function Test-Any($Object, [string[]] $Names) {
+    # Whether one of these is true; null where the object has none of them.
+    $found = @($Names | Where-Object { $null -ne $Object.PSObject.Properties[$_] })
+    if ($found.Count -eq 0) {
+        return $null
+    }
+    return @($found | Where-Object { $Object.$_ }).Count -gt 0
+}
+
 function Get-Actual([string] $Name) {
+    # What the driver has made of its settings.
     $actual = @{}
     $wanted = [System.Management.Automation.WildcardPattern]::Escape($Name)
     if (Test-Command 'Get-NetAdapterLso') {
         foreach ($lso in @(Get-NetAdapterLso -Name $wanted -ErrorAction SilentlyContinue)) {
-            $actual['lso'] = [bool] ($lso.IPv4Enabled -or $lso.IPv6Enabled)
-            $actual['lsov1'] = [bool] $lso.V1IPv4Enabled
+            $actual['lso'] = Test-Any $lso 'IPv4Enabled', 'IPv6Enabled'
+            $actual['lsov1'] = Test-Any $lso 'V1IPv4Enabled'
         }
     }
     if (Test-Command 'Get-NetAdapterRss') {
         foreach ($rss in @(Get-NetAdapterRss -Name $wanted -ErrorAction SilentlyContinue)) {
-            $actual['rss'] = [bool] $rss.Enabled
+            $actual['rss'] = Test-Any $rss 'Enabled'
         }
     }
     if (Test-Command 'Get-NetAdapterRsc') {
         foreach ($rsc in @(Get-NetAdapterRsc -Name $wanted -ErrorAction SilentlyContinue)) {
-            $actual['rsc'] = [bool] ($rsc.IPv4Enabled -or $rsc.IPv6Enabled)
+            $actual['rsc'] = Test-Any $rsc 'IPv4Enabled', 'IPv6Enabled'
         }
     }
     if (Test-Command 'Get-NetAdapterVmq') {
         foreach ($vmq in @(Get-NetAdapterVmq -Name $wanted -ErrorAction SilentlyContinue)) {
-            $actual['vmq'] = [bool] $vmq.Enabled
+            $actual['vmq'] = Test-Any $vmq 'Enabled'
         }
     }
     return $actual
+}
+
+function Get-SaidVersion([string] $Program) {
+    # The first line that a program says of its version, on whichever stream: stderr is no error here.
+    $ErrorActionPreference = 'Continue'
+    $said = @(& $Program '--version' 2>&1 | ForEach-Object { [string] $_ } | Where-Object { $_ })
+    if ($said.Count -gt 0) {
+        return $said[0]
+    }
+    return 'unknown'
 }
 
 function Get-Mtu([int] $Index) {
@@ -173,7 +193,7 @@ $adapters = @(foreach ($adapter in @(Get-CimInstance -ClassName Win32_NetworkAda
             pnp             = [string] $adapter.PNPDeviceID
             mac             = [string] $adapter.MACAddress
             up              = ([int] $adapter.NetConnectionStatus -eq 2)
-            speed           = $(if ($null -ne $adapter.Speed) { [long] $adapter.Speed } else { $null })
+            speed           = $(if ($adapter.Speed -gt 0 -and $adapter.Speed -lt [long]::MaxValue) { [long] $adapter.Speed } else { $null })
             mtu             = (Get-Mtu ([int] $adapter.InterfaceIndex))
             addresses       = @($addresses)
             driver          = [string] $adapter.ServiceName
@@ -205,8 +225,7 @@ if ($null -ne $Document.tool) {
         $version = [System.Diagnostics.FileVersionInfo]::GetVersionInfo($found[0].Path).FileVersion
         if (-not $version) {
             # Programs for Cygwin have no version of Windows' kind, and say it themselves.
-            $said = @(& $found[0].Path '--version' 2>&1 | ForEach-Object { [string] $_ } | Where-Object { $_ })
-            $version = $(if ($said.Count -gt 0) { $said[0] } else { 'unknown' })
+            $version = Get-SaidVersion $found[0].Path
         }
     }
 }
