@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -32,19 +32,16 @@ class MemberCheck:
 
 
 def check_members(lab: Lab) -> tuple[MemberCheck, ...]:
-    """Connect to every host and machine of the lab in every way that it names, all at once."""
+    """Connect to every host and machine of the lab in every way that it names: all hosts at once, then all else."""
     machines = Machines(lab, store=_NOBODY, guard=Guard())
     endpoints = [name for name, item in lab.hosts.items() if item.ssh or item.can_be_endpoint] + list(lab.machines)
-    work: list[Callable[[], MemberCheck]] = []
-    work += [lambda name=name: _hypervisor(machines, name) for name in lab.hosts]  # type: ignore[misc]
-    work += [lambda name=name: _endpoint(machines, name) for name in endpoints]  # type: ignore[misc]
-    work += [
-        lambda source=source, destination=destination: _migration(machines, source, destination)  # type: ignore[misc]
-        for source, destination in sorted(lab.migration_pairs)
-    ]
     try:
         with ThreadPoolExecutor(max_workers=8) as pool:
-            return tuple(future.result() for future in [pool.submit(item) for item in work])
+            hosts = list(pool.map(lambda name: _hypervisor(machines, name), lab.hosts))
+            silent = {item.name for item in hosts if item.problem and not item.lacks}
+            inside = pool.map(lambda name: _endpoint(machines, name), endpoints)
+            paths = pool.map(lambda pair: _migration(machines, pair[0], pair[1], silent), sorted(lab.migration_pairs))
+            return (*hosts, *inside, *paths)
     finally:
         machines.close()
 
@@ -82,8 +79,12 @@ def _endpoint(machines: Machines, name: str) -> MemberCheck:
     return MemberCheck(name=name, way=way)
 
 
-def _migration(machines: Machines, source: str, destination: str) -> MemberCheck:
+def _migration(machines: Machines, source: str, destination: str, silent: Collection[str]) -> MemberCheck:
+    """What can be said of a migration path. Nothing more is asked of hosts that are `silent` already."""
     way = f"migration to {destination}"
+    for name in (source, destination):
+        if name in silent:
+            return MemberCheck(name=source, way=way, problem=f"host {name} itself can't be used")
     try:
         return MemberCheck(name=source, way=way, problem=machines.driver(source).check_migration(source, destination))
     except LabError as error:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labctl.model.result import AttemptResult, CampaignRecord
+from labctl.report.data import report_of
+from labctl.report.json import render_json
 from labctl.report.pretence import SIMULATED_HYPERVISOR
 from labctl.spec.lab import parse_lab
 from labctl.spec.source import parse_document
@@ -73,7 +75,7 @@ class FarDesk(Desk):
         assert all(result.transfers[-1].reading.ok for result in results), [result.detail for result in results]
         page = (self.state / "reports" / f"campaign-{record.id}.html").read_text()
         assert SIMULATED_HYPERVISOR in page
-        assert json.loads(self.labctl("report", str(record.id), "--json").out)["pretence"] == SIMULATED_HYPERVISOR
+        assert json.loads(render_json(report_of(record)))["pretence"] == SIMULATED_HYPERVISOR
         return record
 
     def newest(self) -> int:

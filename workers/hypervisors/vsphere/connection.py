@@ -24,6 +24,7 @@ from pyVmomi import SoapStubAdapter, VmomiSupport, vim, vmodl
 from labctl.errors import LabError
 from labctl.model.lab import Host, Lab, VCenter
 from labctl.secrets import resolve
+from workers.hypervisors.vsphere.refused import REFUSED
 from workers.hypervisors.vsphere.tls import CheckedConnection, Trust
 
 M = TypeVar("M")
@@ -272,17 +273,27 @@ class _Stub(SoapStubAdapter):  # type: ignore[misc]
         # A session that still stands in the cookie, whatever became of it, would not be logged in once more.
         self.cookie = ""
         password = resolve(account.password).text.rstrip("\r\n")
+        who = self._vcenter.address, account.user, password
+        if REFUSED.rests(*who):
+            raise self._refused(
+                "They were refused before, and are not tried again so soon: that would lock the account."
+            )
         try:
             manager.Login(account.user, password, None)
         except (vim.fault.InvalidLogin, vim.fault.NoPermission) as fault:
-            raise LabError(
-                f"vCenter {self._vcenter.name} ({self._vcenter.address}) doesn't let {account.user} in.",
-                kind="vcenter-login",
-                why=said(fault),
-                todo=f"Check user and {account.password} of vcenters.{self._vcenter.name}; an account may be locked.",
-            ) from fault
+            REFUSED.add(*who)
+            raise self._refused(said(fault)) from fault
         self._logins += 1
         self._logged_in = True
+
+    def _refused(self, why: str) -> LabError:
+        account = self._vcenter.login
+        return LabError(
+            f"vCenter {self._vcenter.name} ({self._vcenter.address}) doesn't let {account.user} in.",
+            kind="vcenter-login",
+            why=why,
+            todo=f"Check user and {account.password} of vcenters.{self._vcenter.name}; an account may be locked.",
+        )
 
 
 def said(error: BaseException) -> str:
