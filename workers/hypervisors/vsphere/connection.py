@@ -276,7 +276,7 @@ class _Stub(SoapStubAdapter):  # type: ignore[misc]
         who = self._vcenter.address, account.user, password
         if REFUSED.rests(*who):
             raise self._refused(
-                "They were refused before, and are not tried again so soon: that would lock the account."
+                "User and password were refused before; trying them again so soon would lock the account."
             )
         try:
             manager.Login(account.user, password, None)
