@@ -11,6 +11,11 @@ from pathlib import Path
 import tree_sitter_powershell
 from tree_sitter import Language, Node, Parser
 
+AUTOMATIC = frozenset(
+    {"_", "true", "false", "null", "input", "pid", "psversiontable", "lastexitcode", "matches", "psitem"}
+)
+"""Variables that PowerShell gives values to."""
+
 _PARSER = Parser(Language(tree_sitter_powershell.language()))
 
 
@@ -47,6 +52,17 @@ class Source:
             for node in self.walk()
             if node.type == "member_access" and _text(node.children[0]).lower() == variable.lower()
         }
+
+    def unassigned(self) -> set[str]:
+        """Variables that are used and nowhere given a value, which strict mode makes an error. Scopes aren't told apart."""
+        given: set[str] = set()
+        used: set[str] = set()
+        for node in self.walk():
+            if node.type == "variable":
+                name = re.sub(r"^[$@]\{?|\}$", "", _text(node)).lower()
+                if ":" not in name:
+                    (given if _is_given(node) else used).add(name)
+        return used - given - AUTOMATIC
 
     def commands(self) -> Iterator[tuple[str, Node]]:
         """Commands that are named, with their nodes."""
@@ -145,6 +161,20 @@ def _comment(text: str) -> list[str]:
 
 def _words(lines: list[str]) -> frozenset[str]:
     return frozenset(re.findall(r"[A-Za-z][A-Za-z0-9_]*", " ".join(lines)))
+
+
+def _is_given(variable: Node) -> bool:
+    """Whether a variable gets its value here: by an assignment, a loop, or as a parameter."""
+    node = variable
+    while node.parent is not None:
+        if node.parent.type in ("left_assignment_expression", "script_parameter"):
+            return True
+        if node.parent.type == "foreach_statement":
+            return node == next(child for child in node.parent.children if child.type == "variable")
+        if node.parent.type in ("member_access", "element_access", "statement_block", "script_block", "pipeline"):
+            return False
+        node = node.parent
+    return False
 
 
 def _is_inside(node: Node) -> bool:

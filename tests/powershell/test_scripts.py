@@ -111,6 +111,28 @@ def test_its_errors_are_of_kinds_that_it_names(path: Path) -> None:
             assert "-Message" in given
 
 
+@pytest.mark.parametrize("path", SCRIPTS + SENT, ids=name_of)
+def test_every_variable_is_given_a_value_somewhere(path: Path) -> None:
+    """Strict mode would end the script there, in the middle of the night."""
+    assert Source.of(path).unassigned() == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "unassigned"),
+    [
+        ("$a = 1\n$b.c = $A + $d", {"b", "d"}),
+        ("foreach ($one in $all) { $one }", {"all"}),
+        ("function f([string] $x) { param($y) $x + $y + $z }", {"z"}),
+        ("Move-VM @move", {"move"}),
+        ('"$name $($other.x) $env:PATH"', {"name", "other"}),
+        ("$a, $b = $c -split ' '; $a + $b + $_ + $PID", {"c"}),
+        ("$table['x'] = 1", {"table"}),
+    ],
+)
+def test_variables_without_a_value_are_found(text: str, unassigned: set[str]) -> None:
+    assert Source(text + "\n").unassigned() == unassigned
+
+
 @every_script
 def test_no_value_becomes_a_script(path: Path) -> None:
     """H12: what comes in a document stays data."""

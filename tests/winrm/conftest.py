@@ -62,7 +62,7 @@ class Place:
     ) -> WinrmEndpoint:
         self.user = f"LAB\\op{next(_numbers)}"
         self.password = self._folder / "password"
-        self.password.write_text("pässword:1\n".replace(":", "!"), encoding="utf-8")
+        self.password.write_text("pässword!1\n", encoding="utf-8")
         endpoint = WinrmEndpoint(
             run,
             users={self.user: "pässword!1"},
@@ -71,6 +71,14 @@ class Place:
             quotas=quotas,
         )
         return self._stack.enter_context(endpoint)
+
+    def another_user(self, endpoint: WinrmEndpoint) -> Place:
+        """The same place for somebody else, with the same password."""
+        other = Place(self._folder)
+        other.user = f"LAB\\op{next(_numbers)}"
+        other.password = self.password
+        endpoint.set_password(other.user, "pässword!1")
+        return other
 
     def shell(
         self,
