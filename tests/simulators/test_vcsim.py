@@ -8,7 +8,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from pyVmomi import vim
+from pyVmomi import vim, vmodl
 
 from tests.simulators import vcsim_program
 from tests.simulators.vcenter_client import ESX1, ESX2, ESX3, Client, a_name, await_that, done
@@ -56,8 +56,14 @@ def test_hosts_share_what_they_were_given(client: Client) -> None:
 
 def test_thousands_of_vms_are_listed_by_few_calls(client: Client) -> None:
     before = sum(client.vc.calls().values())
-    assert len({name for _, name in client.names(vim.VirtualMachine)}) >= 5000
+    whole = client.names(vim.VirtualMachine)
+    assert len({name for _, name in whole}) >= 5000
     assert sum(client.vc.calls().values()) - before < 10
+    pages = client.vc.calls().get("ContinueRetrievePropertiesEx", 0)
+    assert {ref for ref, _ in client.names(vim.VirtualMachine, page=1000)} == {ref for ref, _ in whole}
+    assert client.vc.calls()["ContinueRetrievePropertiesEx"] - pages == len(whole) // 1000
+    with pytest.raises(vmodl.query.InvalidProperty):
+        client.content.propertyCollector.ContinueRetrievePropertiesEx("no such token")
 
 
 def test_a_clone_is_what_it_was_asked_to_be(client: Client) -> None:

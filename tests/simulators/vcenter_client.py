@@ -45,8 +45,8 @@ class Client:
         view.DestroyView()
         return found
 
-    def names(self, kind: Any) -> list[tuple[Any, str]]:
-        """All objects of a kind with their names, by three calls."""
+    def names(self, kind: Any, *, page: int | None = None) -> list[tuple[Any, str]]:
+        """All objects of a kind with their names, by three calls, or more when they are to come in pages."""
         query = vmodl.query.PropertyCollector
         view = self.content.viewManager.CreateContainerView(self.content.rootFolder, [kind], True)
         lead = query.TraversalSpec(type=vim.view.ContainerView, path="view", skip=False)
@@ -54,7 +54,12 @@ class Client:
             objectSet=[query.ObjectSpec(obj=view, skip=True, selectSet=[lead])],
             propSet=[query.PropertySpec(type=kind, pathSet=["name"])],
         )
-        found = self.content.propertyCollector.RetrievePropertiesEx([spec], query.RetrieveOptions()).objects
+        collector = self.content.propertyCollector
+        answer = collector.RetrievePropertiesEx([spec], query.RetrieveOptions(maxObjects=page))
+        found = list(answer.objects)
+        while answer.token:
+            answer = collector.ContinueRetrievePropertiesEx(answer.token)
+            found += answer.objects
         view.DestroyView()
         return [(entry.obj, entry.propSet[0].val) for entry in found]
 

@@ -41,6 +41,7 @@ func (c *center) restart(closed time.Duration) error {
 	c.rules.release()
 	c.sessions.forget()
 	c.tasks.forget()
+	c.pages.forget()
 	time.Sleep(closed)
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", c.address)
 	if err != nil {

@@ -24,7 +24,7 @@ type method func(ctx *simulator.Context, call *call) (interface{}, types.BaseMet
 func (c *center) ownMethods() map[string]method {
 	all := map[string]method{"CancelTask": c.tasks.cancel, "QueryConfigTarget": c.queryConfigTarget}
 	groups := []map[string]method{
-		c.machineMethods(), c.migrations.methods(), c.operations.methods(), c.rights.methods(),
+		c.machineMethods(), c.migrations.methods(), c.operations.methods(), c.rights.methods(), c.pages.methods(),
 	}
 	for _, group := range groups {
 		for name, own := range group {
@@ -92,7 +92,8 @@ func (c *center) serveCall(w http.ResponseWriter, r *http.Request) {
 	answer := httptest.NewRecorder()
 	user := c.sessions.check(r)
 	c.answer(answer, r, body, call, user, rule)
-	c.sessions.learn(answer.Header(), call)
+	c.sessions.learn(answer.Header())
+	answer = c.pages.first(call, body, answer)
 	if rule.Cut {
 		panic(http.ErrAbortHandler)
 	}
@@ -139,7 +140,11 @@ func (c *center) answer(w http.ResponseWriter, r *http.Request, body []byte, cal
 		response, fault = own(c.context(c.User), call)
 	}
 	if fault != nil {
-		writeFault(w, fault, rule.Message)
+		text := rule.Message
+		if text == "" {
+			text = localized(fault).LocalizedMessage
+		}
+		writeFault(w, fault, text)
 		return
 	}
 	writeResponse(w, call.name, response)

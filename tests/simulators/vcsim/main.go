@@ -81,6 +81,7 @@ type center struct {
 	tasks    *tasks
 	guests   *guests
 	rights   *rights
+	pages    *pages
 	door     *door
 
 	migrations *migrations
@@ -100,6 +101,7 @@ func newCenter(wanted settings, service *simulator.Service, link *link) *center 
 		rules:    newRules(),
 		tasks:    newTasks(wanted.User),
 		rights:   newRights(),
+		pages:    newPages(),
 		door:     &door{tls: &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}},
 	}
 	c.guests, c.migrations, c.operations = newGuests(c), newMigrations(c), newOperations(c)

@@ -39,7 +39,7 @@ func (s *sessions) check(r *http.Request) string {
 }
 
 // learn remembers the session that an answer to a login gives.
-func (s *sessions) learn(answer http.Header, _ *call) {
+func (s *sessions) learn(answer http.Header) {
 	for _, cookie := range (&http.Response{Header: answer}).Cookies() {
 		if cookie.Name == soap.SessionCookieName {
 			s.mutex.Lock()
