@@ -60,7 +60,8 @@ class Ratio:
     effect: float | None = None
     """Hedges' g: the difference of the means in standard deviations, corrected for small samples."""
     needed: int | None = None
-    """How many runs on either side would tell a difference of this size; `MOST_NEEDED` stands for that or more."""
+    """How many runs on either side would tell a difference of this size, more than there are; `MOST_NEEDED` stands for that
+    or more."""
 
     @property
     def difference(self) -> Difference:
@@ -135,7 +136,9 @@ def _ratio(design: Design, figures: Mapping[str, Sequence[Observation]], cell: s
         high=math.exp(contrast.value + contrast.half),
         p=contrast.p,
         effect=hedges_g(own, theirs),
-        needed=runs_needed(contrast.value, (_squared_cv(own) + _squared_cv(theirs)) / 2),
+        needed=_more_runs(
+            runs_needed(contrast.value, (_squared_cv(own) + _squared_cv(theirs)) / 2), len(own), len(theirs)
+        ),
     )
 
 
@@ -171,6 +174,11 @@ def runs_needed(log_ratio: float, squared_cv: float) -> int | None:
         if n >= 2 * squared_cv * spread**2 / log_ratio**2:
             return n
     return MOST_NEEDED
+
+
+def _more_runs(needed: int | None, n: int, baseline_n: int) -> int | None:
+    """So many runs as are there were not enough when a difference is not told, whatever the formula hopes for."""
+    return None if needed is None else min(MOST_NEEDED, max(needed, n + 1, baseline_n + 1))
 
 
 def corrected(ratios: Sequence[Ratio]) -> tuple[Ratio, ...]:

@@ -136,6 +136,7 @@ def _environment() -> jinja2.Environment:
         "percent_interval": units.percent_interval,
         "times": units.times,
         "untold": units.untold,
+        "untold_briefly": units.untold_briefly,
         "moment": units.moment,
         "fact": units.fact,
         "setting": lambda name: "NIC model" if name == "nic_model" else str(name).replace("_", " "),

@@ -119,6 +119,17 @@ def untold(ratio: Ratio) -> str:
     return f"{text}; one of this size would need {many} runs of each"
 
 
+def untold_briefly(ratio: Ratio) -> str:
+    """The same in two or three words, for tables; empty for a real difference."""
+    if ratio.difference is Difference.MAY_BE_CHANCE:
+        return "may be chance"
+    if ratio.difference is not Difference.NOT_TOLD:
+        return ""
+    if ratio.needed is None:
+        return "can't be told"
+    return f"to tell: {'over ' if ratio.needed >= MOST_NEEDED else ''}{ratio.needed} runs"
+
+
 def level(name: str, value: Level) -> str:
     """A level of a setting in words, with its unit."""
     if isinstance(value, bool):
