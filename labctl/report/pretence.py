@@ -8,7 +8,8 @@ SIMULATED = "Simulated: no machine was touched, and no figure here is a measurem
 """Of a simulated lab."""
 
 SIMULATED_HYPERVISOR = (
-    "Simulated hypervisor: real programs moved real data, but in stand-ins for VMs, so no figure here tells of real ones."
+    "Simulated hypervisor: real programs moved real data, but in stand-ins for VMs, "
+    "so no figure here tells of real ones."
 )
 """Of a lab whose hosts say of themselves that a simulator answers for them (their fact `simulated`)."""
 
