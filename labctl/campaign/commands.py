@@ -153,8 +153,14 @@ def retry(store: Store, campaign_id: int, outcomes: Collection[Outcome], *, stop
     """Send the runs back that ended with one of these outcomes, and with `stopped` those that the outcome policy ended
     without running them. A campaign that has ended goes on; one that is paused stays so.
 
-    Raises `SpecError` for one that was cancelled, or whose windows have ended.
+    Raises `SpecError` for one that was cancelled, that was imported, or whose windows have ended.
     """
+    if store.head(campaign_id).purpose is Purpose.IMPORTED:
+        raise SpecError(
+            f"Campaign {campaign_id} can't be retried: it was imported.",
+            why="Its outputs were made by hand, and the lab that they come from is not known.",
+            todo="Submit a campaign of your own with the same cells.",
+        )
     if store.state(campaign_id) is CampaignState.CANCELLED:
         raise _refusal(store, campaign_id, "retried")
     refuse_ended_windows(store.head(campaign_id).campaign, clock.now())

@@ -71,6 +71,8 @@ class Purpose(StrEnum):
     """A further run of the anchor cell: it shows drift and counts in no summary."""
     HEALTH = "health"
     """A small campaign of labctl's own that finds out whether a quarantined host works again."""
+    IMPORTED = "imported"
+    """A campaign whose outputs were made by hand and brought in as they were: nothing of it was run, or can be."""
 
 
 @dataclass(frozen=True, kw_only=True)

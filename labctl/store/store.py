@@ -16,6 +16,7 @@ from labctl.store.database import open_database
 from labctl.store.endings import Endings
 from labctl.store.home import Home
 from labctl.store.hosts import Events, Hosts, Workers
+from labctl.store.imports import Imports
 from labctl.store.insight import Insight
 from labctl.store.place import sqlite_url
 from labctl.store.records import Records
@@ -25,7 +26,7 @@ from labctl.store.vms import Vms
 
 
 class Store(
-    Submission, Campaigns, Runs, Attempts, Endings, Insight, Vms, Adjustments, Hosts, Workers, Events, Records, Home
+    Submission, Campaigns, Runs, Attempts, Endings, Insight, Vms, Adjustments, Hosts, Workers, Events, Records, Home, Imports
 ):  # fmt: skip
     """The store of one state directory or database. Open it in the process that uses it (`open_store`)."""
 
