@@ -16,18 +16,20 @@ from tests.hypervisors.guests import Guests, an_order, guests_of
 from tests.hypervisors.hyperv_guests import maker
 from tests.simulators.hyperv.lab import a_datacentre, a_lab
 from tests.simulators.hyperv.state import Datacentre, SimulatedVm
-from workers.hypervisors.hyperv import events, migration
+from workers.hypervisors.hyperv import events, migration, moving
 
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and waits that are right for real hosts are short here."""
-    monkeypatch.setattr(migration, "SAMPLE_SECONDS", 0.02)
     monkeypatch.setattr(migration, "BUSY_SECONDS", (0.05,))
-    monkeypatch.setattr(migration, "SILENT_SECONDS", 0.2)
     monkeypatch.setattr(migration, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(moving, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(moving, "CANCEL_SECONDS", 0.5)
+    monkeypatch.setattr(moving, "SILENT_SECONDS", 0.2)
     monkeypatch.setattr(events, "EVENT_SECONDS", 0.1)
-    monkeypatch.setattr(events, "LOOK_SECONDS", 0.02)
+    for module in (migration, moving, events):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -75,6 +77,7 @@ class TestFigures:
         assert (outcome.downtime_ms, outcome.no_downtime) == (200, "")
         assert "20415" in outcome.stats_source
         assert outcome.total_ms is not None
+        assert outcome.ended - outcome.started < outcome.total_ms / 1000 + 0.001, "without what was asked before"
         assert (outcome.bytes_moved, outcome.iterations) == (None, None), "Hyper-V tells neither"
 
     def test_h7_without_an_event_the_downtime_is_unknown(self, guests: Guests, centre: Datacentre) -> None:
@@ -271,7 +274,8 @@ class TestTrouble:
         self, guests: Guests, centre: Datacentre, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """H2: the connection is gone for longer than anybody waits, the migration goes on: one VM, moved once."""
-        monkeypatch.setattr(migration, "SILENT_SECONDS", 0.0)
+        monkeypatch.setattr(moving, "SILENT_SECONDS", 0.0)
+        monkeypatch.setattr(moving, "CANCEL_SECONDS", 10.0)
         monkeypatch.setattr(migration, "SETTLE_SECONDS", 10.0)
         centre.move_seconds = 0.3
         vm = guests.create()

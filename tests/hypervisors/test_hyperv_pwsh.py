@@ -24,6 +24,7 @@ OF_POWERSHELL = frozenset(
     {
         "ForEach-Object",
         "Get-Command",
+        "New-Object",
         "Receive-Job",
         "Select-Object",
         "Sort-Object",

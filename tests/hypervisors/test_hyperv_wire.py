@@ -17,7 +17,7 @@ from tests.simulators.hyperv.lab import a_datacentre, a_lab
 from tests.simulators.hyperv.state import Datacentre, SimulatedVm
 from tests.simulators.windows import SimulatedWindows
 from tests.simulators.winrm import WinrmEndpoint
-from workers.hypervisors.hyperv import migration
+from workers.hypervisors.hyperv import migration, moving
 from workers.hypervisors.hyperv import vm as vms
 
 pytestmark = pytest.mark.services
@@ -73,6 +73,7 @@ def test_a_host_that_restarts_in_mid_move_loses_its_job_and_its_vms(
     guests: Guests, centre: Datacentre, endpoints: dict[str, WinrmEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migration, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(moving, "WATCH_SECONDS", 0.1)
     centre.hosts["a"].faults.hang = True
     vm = guests.create()
 

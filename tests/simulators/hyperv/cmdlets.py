@@ -32,6 +32,7 @@ REAL = frozenset(
         "guest-addresses",
         "compare-vm",
         "move-vm",
+        "await-move",
         "cancel-move",
         "vm-events",
     }
@@ -366,7 +367,7 @@ class CmdletServer:
             if name in REAL:
                 return real(name, document, context)
             try:
-                return run(self._centre, host, name, document, Caller(progress=context.progress))
+                return run(self._centre, host, name, document, Caller())
             except Refusal as refusal:
                 raise ScriptFailure(refusal.kind, refusal.message, detail=refusal.detail) from refusal
 

@@ -29,7 +29,7 @@ def scripts_of(centre: Datacentre, host: str) -> Run:
             if host not in centre.partitions:
                 raise ScriptFailure("script-failed", f"Nobody has said what Windows does on host {host}.")
             return centre.partitions[host](name, document, context)
-        caller = Caller(progress=context.progress, delegated=context.transport == "credssp")
+        caller = Caller(delegated=context.transport == "credssp")
         try:
             return run(centre, host, name, document, caller)
         except Refusal as refusal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import PureWindowsPath
 
 from tests.simulators.hyperv.state import OFF, RUNNING, Datacentre, Event, Refusal, SimulatedHost, SimulatedVm
@@ -160,12 +159,23 @@ class Move:
             centre.remove_folder(self._here, old)
 
 
-def watch(move: Move, progress: Callable[[Json], None]) -> tuple[int, int]:
+def wait(move: Move) -> tuple[int, int]:
     """What `move-vm.ps1` does while a move goes on: (milliseconds that it waited, milliseconds in all)."""
     begun, queued = time.monotonic(), 0
-    while not move.done.wait(0.05):
-        elapsed = round((time.monotonic() - begun) * 1000)
+    while not move.done.wait(_STEP):
         if move.state != 4:
-            queued = elapsed
-        progress({"percent": move.percent, "state": move.state, "elapsedMs": elapsed})
+            queued = round((time.monotonic() - begun) * 1000)
     return queued, round((time.monotonic() - begun) * 1000)
+
+
+def watch(host: SimulatedHost, vm_id: str, seconds: float) -> Json:
+    """What `await-move.ps1` does."""
+    until, seen = time.monotonic() + seconds, []
+    while (move := host.moves.get(vm_id)) is not None and not move.done.is_set():
+        seen.append((move.percent, time.monotonic()))
+        if time.monotonic() >= until:
+            break
+        time.sleep(2 * _STEP)
+    now = time.monotonic()
+    samples: list[Json] = [{"percent": percent, "agoMs": round((now - at) * 1000)} for percent, at in seen]
+    return {"active": move is not None and not move.done.is_set(), "samples": samples}

@@ -20,8 +20,6 @@ Document = Mapping[str, Any]
 class Caller:
     """Who runs a script."""
 
-    progress: Callable[[Json], None] = lambda progress: None
-    """`Write-JobProgress`."""
     delegated: bool = False
     """Whether it has credentials that other hosts take, as with CredSSP."""
 
@@ -218,14 +216,19 @@ def move_vm(centre: Datacentre, host: SimulatedHost, document: Document, caller:
     with centre.lock:
         vm = _require(host, document["id"])
         centre.ended.discard(vm.id)
-    move = moves.Move(
-        centre, host, centre.host(document["destination"]), vm, document["storage"], delegated=caller.delegated
-    )
-    queued, total = moves.watch(move, caller.progress)
+        there = centre.host(document["destination"])
+        move = moves.Move(centre, host, there, vm, document["storage"], delegated=caller.delegated)
+        host.moves[vm.id] = move
+    queued, total = moves.wait(move)
+    host.moves.pop(vm.id, None)
     if move.error is not None:
         active = move.error.detail.get("active", host.moving)
         raise Refusal("move-failed", move.error.message, active=active, maximum=host.maximum, code=0)
     return {"queuedMs": queued, "totalMs": total}
+
+
+def await_move(_centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
+    return moves.watch(host, document["id"].lower(), document["seconds"])
 
 
 def cancel_move(centre: Datacentre, host: SimulatedHost, document: Document, _caller: Caller) -> Json:
@@ -333,6 +336,7 @@ OPERATIONS: dict[str, Callable[[Datacentre, SimulatedHost, Document, Caller], Js
     "set-guest-address": set_guest_address,
     "compare-vm": compare_vm,
     "move-vm": move_vm,
+    "await-move": await_move,
     "cancel-move": cancel_move,
     "vm-events": vm_events,
     "migration-settings": migration_settings,

@@ -80,20 +80,16 @@ class _Job:
         self._shell = shell
         self._answer: Json = None
         self._error: Exception | None = None
-        self._progress: Json = None
         self._ended = threading.Event()
         threading.Thread(target=self._work, args=(script, document), daemon=True).start()
 
     def _work(self, script: Script, document: Mapping[str, Json]) -> None:
         try:
-            self._answer = self._shell._run(script, document, Caller(progress=self._say))
+            self._answer = self._shell._run(script, document, Caller())
         except Exception as error:
             self._error = error
         finally:
             self._ended.set()
-
-    def _say(self, progress: Json) -> None:
-        self._progress = progress
 
     def poll(self, *, timeout: float) -> Json | None:
         self._shell._answering()
@@ -104,7 +100,7 @@ class _Job:
         return self._answer
 
     def progress(self) -> Json:
-        return self._progress
+        return None
 
     def cancel(self, *, timeout: float) -> None:
         return

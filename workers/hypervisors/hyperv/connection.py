@@ -22,6 +22,7 @@ CALL_SECONDS = 60.0
 
 READING = frozenset(
     {
+        "await-move",
         "compare-vm",
         "guest-addresses",
         "host-facts",

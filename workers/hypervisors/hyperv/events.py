@@ -7,6 +7,7 @@ they were, so that the clocks of worker and host need not agree.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from workers.guard import Deadline
 from workers.hypervisors.hyperv.connection import Connections
@@ -48,18 +49,34 @@ def happened(connections: Connections, host: str, vm_id: str, *, since: float) -
     return tuple((event.whole("id"), now - event.whole("agoMs") / 1000) for event in events)
 
 
-def blackout(connections: Connections, host: str, vm_id: str, *, began: float) -> tuple[int, int | None] | None:
-    """The event of a migration that has completed on its source, and the blackout in ms that it names; None: no event.
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """A migration that has completed, as the log of its source has it."""
 
-    `began` is when it was begun, by the monotonic clock. Raises `LabError` when the host can't be asked.
+    event: int
+    downtime_ms: int | None
+    """The blackout; None when the event doesn't name it."""
+    ended: float
+    """In epoch seconds of this machine, as far off as the way of one answer."""
+
+
+def completed(connections: Connections, host: str, vm_id: str, *, began: float) -> Completed | None:
+    """The end of a migration that was begun at that time of the monotonic clock; None when the log has no such event.
+
+    Raises `LabError` when the host can't be asked.
     """
     deadline = Deadline.after(EVENT_SECONDS)
     while True:
         milliseconds = round((time.monotonic() - began) * 1000)
         document: dict[str, Json] = {"id": vm_id, "sinceMs": milliseconds, "ids": [*sorted(MOVES)]}
-        events = connections.call(host, "vm-events", document).items("events")
-        if events:
-            return events[-1].whole("id"), blackout_ms(events[-1].texts("properties"))
+        found = connections.call(host, "vm-events", document).items("events")
+        if found:
+            last = found[-1]
+            return Completed(
+                event=last.whole("id"),
+                downtime_ms=blackout_ms(last.texts("properties")),
+                ended=time.time() - last.whole("agoMs") / 1000,
+            )
         if deadline.passed:
             return None
         time.sleep(min(LOOK_SECONDS, deadline.left))

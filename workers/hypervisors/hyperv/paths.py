@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from labctl.errors import LabError
 from labctl.model.lab import Host, Lab, MigrationAuth, WinrmTransport
 from workers.hypervisors.hyperv.connection import Connections
+from workers.powershell.base import ScriptError
 
 DELEGATION_TODO = {
     MigrationAuth.KERBEROS: (
@@ -22,6 +24,9 @@ DELEGATION_TODO = {
     ),
 }
 """What to do when a host may not log in to another one, by what the lab file says that they do."""
+
+_SSPI = re.compile(r"0x8009030[0-9a-fA-F]")
+"""No credentials (E), logon denied (C), unknown target (3), no authority that could be asked (11), ..."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +126,16 @@ def settings(connections: Connections, host: str, *, reach: str = "") -> Setting
     )
 
 
-def no_delegation(source: Host, destination: str, said: str) -> LabError:
-    """The error of a host that may not log in to another one with what it has (0x8009030x, SSPI)."""
+def explained(source: Host, destination: str, error: ScriptError) -> LabError:
+    """An error of Move-VM or Compare-VM. One of the security packages (SSPI, 0x8009030x) becomes one that says which
+    delegation is missing and where to set it; others stay as they are."""
+    if not _SSPI.search(f"{error.what} {error.why}"):
+        return error
     means = "CredSSP" if source.migration_auth is MigrationAuth.CREDSSP else "Kerberos constrained delegation"
     return LabError(
         f"Host {source.name} may not log in to host {destination} to hand a VM over: {means} is not set up.",
         kind="no-delegation",
-        why=said,
+        why=error.why,
         todo=DELEGATION_TODO[source.migration_auth].format(source=source.name, destination=destination),
         host=source.name,
     )

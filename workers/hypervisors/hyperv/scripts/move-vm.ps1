@@ -1,7 +1,6 @@
-# Moves a running VM to another host. Runs as a job, and tells its progress while it does.
+# Moves a running VM to another host. Runs as a job; `await-move.ps1` watches what the host does then.
 #
 # In:  id (VMId), destination (the host's name for the other), storage (folder there; empty: the files stay)
-# Progress: percent, state (number of Msvm_MigrationJob.JobState; 2 and 3: it waits), elapsedMs
 # Out: queuedMs (how long it was seen to wait for its turn), totalMs (with that)
 # Errors: not-found; move-failed with active, maximum, code
 param(
@@ -11,12 +10,6 @@ param(
 
 $space = 'root\virtualization\v2'
 $id = ([guid] $Document.id).ToString()
-
-function Get-MigrationJob {
-    # The migration of this VM that is new, starting or running.
-    @(Get-CimInstance -Namespace $space -ClassName Msvm_MigrationJob |
-            Where-Object { $_.VirtualSystemName -eq $id -and $_.JobState -in 2, 3, 4 })
-}
 
 $vm = @(Get-VM | Where-Object { $_.VMId -eq [guid] $id })
 if ($vm.Count -ne 1) {
@@ -32,16 +25,11 @@ $watch = [System.Diagnostics.Stopwatch]::StartNew()
 $queuedMs = [long] 0
 $job = Move-VM @move
 while ($job.State.ToString() -in 'NotStarted', 'Running', 'Blocked') {
-    $current = @(Get-MigrationJob)
+    # States of its job: 2 new, 3 starting, 4 running.
+    $current = @(Get-CimInstance -Namespace $space -ClassName Msvm_MigrationJob |
+            Where-Object { $_.VirtualSystemName -eq $id -and $_.JobState -in 2, 3 })
     if ($current.Count -gt 0) {
-        if ($current[0].JobState -ne 4) {
-            $queuedMs = [long] $watch.ElapsedMilliseconds
-        }
-        Write-JobProgress @{
-            percent   = [int] $current[0].PercentComplete
-            state     = [int] $current[0].JobState
-            elapsedMs = [long] $watch.ElapsedMilliseconds
-        }
+        $queuedMs = [long] $watch.ElapsedMilliseconds
     }
     [void] (Wait-Job -Job $job -Timeout 1)
 }
