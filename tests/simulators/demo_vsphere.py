@@ -29,6 +29,7 @@ VCENTER_PASSWORD, GUEST_PASSWORD = "LABCTL_DEMO_VCENTER_PASSWORD", "LABCTL_DEMO_
 
 def main(campaign: Path) -> int:
     """Run the campaign and return the exit code."""
+    print("Starting a simulated vCenter. The first time it is built, which takes a minute.", flush=True)
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGHUP, _end)
     with GuestWorld() as world, vcsim(world=world) as vc, tempfile.TemporaryDirectory(prefix="labctl-demo-") as folder:

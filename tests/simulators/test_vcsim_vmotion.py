@@ -54,6 +54,13 @@ def test_more_vmotions_than_go_at_once_are_queued(client: Client) -> None:
         await_that(lambda: running.info.state == "running")
         waiting = client.relocate(second, ESX2)
         assert (waiting.info.state, waiting.info.startTime) == ("queued", None)
+        with pytest.raises(vim.fault.TaskInProgress) as refused:
+            client.relocate(second, ESX2)
+        assert refused.value.task == waiting
+        waiting.CancelTask()
+        with pytest.raises(vmodl.fault.RequestCanceled):
+            done(waiting)
+        waiting = client.relocate(second, ESX2)
         running.CancelTask()
         await_that(lambda: waiting.info.state == "running")
         assert waiting.info.startTime > waiting.info.queueTime

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -64,7 +65,7 @@ class Link:
         return answer.result(ANSWER_SECONDS)
 
     def close(self) -> None:
-        """End the simulator."""
+        """End the simulator. What it said is repeated on stderr when it had ended by itself, or does not end well."""
         process = self._process
         assert process.stdin is not None
         with self._sending:
@@ -76,6 +77,8 @@ class Link:
             process.wait()
         self._reader.join()
         self._helpers.shutdown()
+        if process.returncode != 0:
+            sys.stderr.write(f"vcsim ended with {process.returncode}. It said:\n{self._said()}\n")
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -88,10 +91,13 @@ class Link:
                     self._helpers.submit(self._carry_out, message)
                 else:
                     self._take(message)
-        ended = RuntimeError(f"vcsim has ended. It said:\n{self._log.read_text(errors='replace')[-2000:]}")
+        ended = RuntimeError(f"vcsim has ended. It said:\n{self._said()}")
         for waiting in (self._is_ready, *self._asked.values()):
             if not waiting.done():
                 waiting.set_exception(ended)
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
 
     def _take(self, message: Mapping[str, Any]) -> None:
         answer = self._asked.pop(message["answer"])

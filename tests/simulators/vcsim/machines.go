@@ -22,10 +22,23 @@ const cloning = 50 * time.Millisecond
 func (c *center) machineMethods() map[string]method {
 	return map[string]method{
 		"CreateVM_Task":    c.createVM,
-		"CloneVM_Task":     c.cloneVM,
-		"ReconfigVM_Task":  c.reconfigVM,
-		"CustomizeVM_Task": c.customizeVM,
-		"PowerOnVM_Task":   c.powerOnVM,
+		"CloneVM_Task":     onVM(c.cloneVM),
+		"ReconfigVM_Task":  onVM(c.reconfigVM),
+		"CustomizeVM_Task": onVM(c.customizeVM),
+		"PowerOnVM_Task":   onVM(c.powerOnVM),
+	}
+}
+
+// onVM is a method of VMs.
+func onVM(
+	do func(*simulator.Context, *call, *simulator.VirtualMachine) (interface{}, types.BaseMethodFault),
+) method {
+	return func(ctx *simulator.Context, call *call) (interface{}, types.BaseMethodFault) {
+		vm, is := simulator.Map.Get(call.this).(*simulator.VirtualMachine)
+		if !is {
+			return nil, &types.ManagedObjectNotFound{Obj: call.this}
+		}
+		return do(ctx, call, vm)
 	}
 }
 
@@ -61,12 +74,10 @@ func (c *center) create(ctx *simulator.Context, request *types.CreateVM_Task) (t
 	return result, fault
 }
 
-func (c *center) cloneVM(ctx *simulator.Context, call *call) (interface{}, types.BaseMethodFault) {
+func (c *center) cloneVM(
+	ctx *simulator.Context, call *call, source *simulator.VirtualMachine,
+) (interface{}, types.BaseMethodFault) {
 	request := call.body.(*types.CloneVM_Task)
-	source, is := simulator.Map.Get(call.this).(*simulator.VirtualMachine)
-	if !is {
-		return nil, &types.ManagedObjectNotFound{Obj: call.this}
-	}
 	ref := c.tasks.start(call, nil, func(work *work) (types.AnyType, types.BaseMethodFault) {
 		if !work.progress(cloning, 1) {
 			return nil, &types.RequestCanceled{}
@@ -163,12 +174,10 @@ func configOf(
 	return config
 }
 
-func (c *center) reconfigVM(ctx *simulator.Context, call *call) (interface{}, types.BaseMethodFault) {
+func (c *center) reconfigVM(
+	ctx *simulator.Context, call *call, vm *simulator.VirtualMachine,
+) (interface{}, types.BaseMethodFault) {
 	request := call.body.(*types.ReconfigVM_Task)
-	vm, is := simulator.Map.Get(call.this).(*simulator.VirtualMachine)
-	if !is {
-		return nil, &types.ManagedObjectNotFound{Obj: call.this}
-	}
 	ref := c.tasks.start(call, nil, func(*work) (types.AnyType, types.BaseMethodFault) {
 		return nil, c.reconfigure(ctx, vm, request)
 	})
@@ -206,12 +215,10 @@ func lastOfEach(options []types.BaseOptionValue) []types.BaseOptionValue {
 	return kept
 }
 
-func (c *center) customizeVM(ctx *simulator.Context, call *call) (interface{}, types.BaseMethodFault) {
+func (c *center) customizeVM(
+	ctx *simulator.Context, call *call, vm *simulator.VirtualMachine,
+) (interface{}, types.BaseMethodFault) {
 	request := call.body.(*types.CustomizeVM_Task)
-	vm, is := simulator.Map.Get(call.this).(*simulator.VirtualMachine)
-	if !is {
-		return nil, &types.ManagedObjectNotFound{Obj: call.this}
-	}
 	var ref types.ManagedObjectReference
 	locked(ctx, vm, func() { ref = vm.CustomizeVMTask(request).(*methods.CustomizeVM_TaskBody).Res.Returnval })
 	if _, fault := outcome(ref); fault == nil {
@@ -220,11 +227,9 @@ func (c *center) customizeVM(ctx *simulator.Context, call *call) (interface{}, t
 	return &started{Returnval: ref}, nil
 }
 
-func (c *center) powerOnVM(ctx *simulator.Context, call *call) (interface{}, types.BaseMethodFault) {
-	vm, is := simulator.Map.Get(call.this).(*simulator.VirtualMachine)
-	if !is {
-		return nil, &types.ManagedObjectNotFound{Obj: call.this}
-	}
+func (c *center) powerOnVM(
+	ctx *simulator.Context, call *call, vm *simulator.VirtualMachine,
+) (interface{}, types.BaseMethodFault) {
 	request := call.body.(*types.PowerOnVM_Task)
 	ref := c.tasks.start(call, nil, func(*work) (result types.AnyType, fault types.BaseMethodFault) {
 		if fault := unable(hostOf(vm.Runtime.Host)); fault != nil {

@@ -24,8 +24,8 @@ type migrations struct {
 	mutex        sync.Mutex
 	pace         pace
 	gate         *gate
-	moving       map[types.ManagedObjectReference]bool
-	incompatible map[string]bool // hosts by name whose processors are of another kind
+	moving       map[types.ManagedObjectReference]types.ManagedObjectReference // VMs, and the tasks that move them
+	incompatible map[string]bool                                               // hosts by name whose processors are of another kind
 }
 
 // sentences are what events of migrations say. The simulator's own can't be parsed by its own templates.
@@ -53,7 +53,7 @@ func newMigrations(c *center) *migrations {
 	mendSentences(simulator.Map.EventManager())
 	m := &migrations{
 		center:       c,
-		moving:       make(map[types.ManagedObjectReference]bool),
+		moving:       make(map[types.ManagedObjectReference]types.ManagedObjectReference),
 		incompatible: make(map[string]bool),
 	}
 	m.setPace(pace{Seconds: 0.3, Stun: 0.02, AtOnce: 4})
@@ -69,46 +69,46 @@ func (m *migrations) setPace(wanted pace) {
 
 func (m *migrations) methods() map[string]method {
 	return map[string]method{
-		"RelocateVM_Task":                  m.relocate,
-		"MigrateVM_Task":                   m.migrate,
+		"RelocateVM_Task":                  onVM(m.relocate),
+		"MigrateVM_Task":                   onVM(m.migrate),
 		"CheckRelocate_Task":               m.checkRelocate,
 		"CheckMigrate_Task":                m.checkMigrate,
 		"QueryVMotionCompatibilityEx_Task": m.queryCompatibility,
 	}
 }
 
-func (m *migrations) relocate(ctx *simulator.Context, call *call) (interface{}, types.BaseMethodFault) {
-	return m.begin(ctx, call, call.body.(*types.RelocateVM_Task).Spec)
+func (m *migrations) relocate(
+	ctx *simulator.Context, call *call, vm *simulator.VirtualMachine,
+) (interface{}, types.BaseMethodFault) {
+	return m.begin(ctx, call, vm, call.body.(*types.RelocateVM_Task).Spec)
 }
 
-func (m *migrations) migrate(ctx *simulator.Context, call *call) (interface{}, types.BaseMethodFault) {
+func (m *migrations) migrate(
+	ctx *simulator.Context, call *call, vm *simulator.VirtualMachine,
+) (interface{}, types.BaseMethodFault) {
 	request := call.body.(*types.MigrateVM_Task)
-	spec := types.VirtualMachineRelocateSpec{Host: request.Host, Pool: request.Pool}
-	return m.begin(ctx, call, spec)
+	return m.begin(ctx, call, vm, types.VirtualMachineRelocateSpec{Host: request.Host, Pool: request.Pool})
 }
 
 // begin starts the task of a migration.
 func (m *migrations) begin(
-	ctx *simulator.Context, call *call, spec types.VirtualMachineRelocateSpec,
+	ctx *simulator.Context, call *call, vm *simulator.VirtualMachine, spec types.VirtualMachineRelocateSpec,
 ) (interface{}, types.BaseMethodFault) {
-	vm, is := simulator.Map.Get(call.this).(*simulator.VirtualMachine)
-	if !is {
-		return nil, &types.ManagedObjectNotFound{Obj: call.this}
-	}
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	if m.moving[vm.Self] {
-		return nil, &types.TaskInProgress{Task: call.this}
+	if other, moving := m.moving[vm.Self]; moving {
+		return nil, &types.TaskInProgress{Task: other}
 	}
-	m.moving[vm.Self] = true
 	how := m.pace
 	ref := m.center.tasks.start(call, m.gate, func(work *work) (types.AnyType, types.BaseMethodFault) {
-		fault := m.carryOut(ctx, vm, spec, how, work)
-		m.mutex.Lock()
-		delete(m.moving, vm.Self)
-		m.mutex.Unlock()
-		return nil, fault
+		defer func() {
+			m.mutex.Lock()
+			defer m.mutex.Unlock()
+			delete(m.moving, vm.Self)
+		}()
+		return nil, m.carryOut(ctx, vm, spec, how, work)
 	})
+	m.moving[vm.Self] = ref
 	return &started{Returnval: ref}, nil
 }
 
@@ -117,6 +117,9 @@ func (m *migrations) begin(
 func (m *migrations) carryOut(
 	ctx *simulator.Context, vm *simulator.VirtualMachine, spec types.VirtualMachineRelocateSpec, how pace, work *work,
 ) types.BaseMethodFault {
+	if work.ctx.Err() != nil {
+		return &types.RequestCanceled{} // while it was queued
+	}
 	var faults []types.BaseMethodFault
 	simulator.Map.WithLock(vm, func() { faults = m.obstacles(vm, spec) })
 	if len(faults) > 0 {

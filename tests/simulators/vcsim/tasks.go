@@ -59,7 +59,8 @@ type work struct {
 	task *simulator.Task
 }
 
-// start begins the task of a call. With a gate it is queued until the gate lets it in.
+// start begins the task of a call. With a gate it is queued until the gate lets it in; one that is cancelled meanwhile finds
+// its context done.
 func (t *tasks) start(
 	call *call,
 	gate *gate,
@@ -81,12 +82,10 @@ func (t *tasks) start(
 	one := &work{ctx: ctx, task: task}
 	go func() {
 		defer cancel()
-		if !gate.enter(ctx) {
-			one.end(nil, &types.RequestCanceled{})
-			return
+		if gate.enter(ctx) {
+			defer gate.leave()
+			one.set("info.state", types.TaskInfoStateRunning, "info.startTime", time.Now())
 		}
-		defer gate.leave()
-		one.set("info.state", types.TaskInfoStateRunning, "info.startTime", time.Now())
 		one.end(one.safely(run))
 		t.mutex.Lock()
 		delete(t.running, task.Self)
