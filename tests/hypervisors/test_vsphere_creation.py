@@ -198,6 +198,7 @@ def test_it_is_where_the_lab_file_says(vc: VcSim) -> None:
         facts = guests.driver.read_back(vm)
         assert str(facts["files"]).startswith(f"[second] {vm.name}/")
         assert (facts["vcpus"], facts["memory_bytes"], facts["accelerator"]) == (2, 256 * 2**20, "esxi")
+        assert facts["cores_per_socket"] == 2
         assert str(facts["machine"]).startswith("vmx-")
 
 
@@ -211,14 +212,16 @@ def test_from_a_cd_image_it_has_no_disk(vc: VcSim, guests: Guests) -> None:
 
 
 def test_a_template_that_does_not_exist_is_told_with_the_nearest(guests: Guests) -> None:
-    error = refusal(guests, image=replace(PROBE, template="linux-templat"))
-    assert error.kind == "create-failed"
-    assert LINUX.name in error.why
-    assert "images.probe.template" in error.todo
+    for template in ("linux-templat", "/dc1/vm/linux-templat", f"/dc1/elsewhere/{LINUX.name}"):
+        error = refusal(guests, image=replace(PROBE, template=template))
+        assert error.kind == "create-failed"
+        assert LINUX.name in error.why
+        assert "images.probe.template" in error.todo
+    assert "no template" in refusal(guests, image=replace(PROBE, template="/dc1/vm")).what, "that is a folder"
 
 
 def test_a_template_may_be_a_path_or_a_vm(guests: Guests) -> None:
-    for template in (f"/dc1/vm/{LINUX.name}", "a-vm"):
+    for template in (f"/dc1/vm/{LINUX.name}", f"vm/{LINUX.name}", "a-vm"):
         assert guests.create(request=guests.request(image=replace(PROBE, template=template)))
 
 

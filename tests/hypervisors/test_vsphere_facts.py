@@ -43,6 +43,13 @@ def vc(running: VcSim) -> Iterator[VcSim]:
 
 
 @pytest.fixture
+def iso(vc: VcSim) -> Image:
+    """A CD image that is on the shared datastore."""
+    (vc.ca_file.parent / "datastores" / "shared" / "x.iso").write_bytes(b"x")
+    return Image(name="live", kind=ImageKind.ISO, iso="[shared] x.iso", guest_id="debian11_64Guest")
+
+
+@pytest.fixture
 def guests(vc: VcSim) -> Iterator[Guests]:
     """VMs on it."""
     with guests_of(vsphere_lab(vc)) as made:
@@ -155,7 +162,7 @@ def test_every_missing_privilege_is_told_on_the_object_where_it_is_missing(vc: V
     driver.close()
     assert len(found) == 5
     for words in (
-        "Datastore.FileManagement on datastore shared",
+        "Datastore.FileManagement on datastore /dc1/datastore/shared",
         "Resource.HotMigrate, VirtualMachine.Interact.Suspend on folder /dc1/vm",
         "Network.Assign on network /dc1/network/VM Network",
         "Resource.AssignVMToPool on resource pool /dc1/host/cluster1/Resources",
@@ -180,26 +187,53 @@ def test_only_what_the_lab_needs_is_asked_for(vc: VcSim) -> None:
     driver.close()
 
 
-@pytest.mark.parametrize(
-    ("images", "pin", "privileges"),
-    [
-        ((Image(name="live", kind=ImageKind.ISO, iso="[shared] x.iso", guest_id="x"),), False, rights.FOLDER_ISO),
-        ((replace(PROBE, customisation=Customisation.GUEST_OS),), False, rights.FOLDER_CUSTOMISED),
-        ((PROBE,), True, rights.CLUSTER_PIN),
-    ],
-)
-def test_what_a_feature_needs_is_missing_only_where_it_is_used(
-    vc: VcSim, images: tuple[Image, ...], pin: bool, privileges: tuple[str, ...]
-) -> None:
-    vc.lack({name: ["*"] for name in privileges})
-    plain = driver_of(vc)
-    assert plain.lacks("a") == ()
-    plain.close()
-    vcenters = {"vc": replace(vcenter_of(vc), pin=pin)}
-    driver = driver_of(vc, images={image.name: image for image in images}, vcenters=vcenters)
-    (lack,) = driver.lacks("a")
-    assert all(privilege in lack.what for privilege in privileges)
-    driver.close()
+@pytest.mark.parametrize("feature", ["iso", "customisation", "pin", "devices"])
+def test_what_a_feature_needs_is_missing_only_where_it_is_used(vc: VcSim, iso: Image, feature: str) -> None:
+    lab = vsphere_lab(vc)
+    changes: dict[str, dict[str, Any]] = {
+        "iso": {"images": {"live": iso}},
+        "customisation": {"images": {"probe": replace(PROBE, customisation=Customisation.GUEST_OS)}},
+        "pin": {"vcenters": {"vc": replace(vcenter_of(vc), pin=True)}},
+        "devices": {"hosts": {**lab.hosts, "a": replace(lab.hosts["a"], devices=("0000:3b:00.0",))}},
+    }
+    privileges = {
+        "iso": rights.FOLDER_ISO,
+        "customisation": rights.FOLDER_CUSTOMISED,
+        "pin": rights.CLUSTER_PIN,
+        "devices": rights.FOLDER_PASSTHROUGH,
+    }
+    vc.lack({name: ["*"] for name in privileges[feature]})
+    for driver, expected in ((driver_of(vc), 0), (driver_of(vc, **changes[feature]), 1)):
+        found = driver.lacks("a")
+        assert len(found) == expected
+        assert all(name in lack.what for lack in found for name in privileges[feature])
+        driver.close()
+
+
+def test_a_cd_image_that_is_not_there_is_told(vc: VcSim, iso: Image) -> None:
+    wrong = (
+        ("[shared] y.iso", "no CD image"),
+        ("[shared] nowhere/x.iso", "no CD image"),
+        ("[nowhere] x.iso", "no datastore nowhere"),
+    )
+    for path, words in (("[shared] x.iso", ""), *wrong):
+        driver = driver_of(vc, images={"live": replace(iso, iso=path)})
+        found = driver.lacks("a")
+        driver.close()
+        assert [words in lack.what for lack in found] == [True] * bool(words)
+        assert all("images.live.iso" in lack.todo for lack in found)
+
+
+def test_one_esxi_host_clones_nothing(vc: VcSim, iso: Image) -> None:
+    """The simulator is a vCenter; what it says that it is, is changed on its way."""
+    for image, expected in ((PROBE, 1), (iso, 0)):
+        driver = driver_of(vc, images={image.name: image})
+        session = driver._connections.session("a")
+        session.content.about.apiType = "HostAgent"
+        found = driver.lacks("a")
+        assert len(found) == expected
+        assert all("can't clone" in lack.what for lack in found)
+        driver.close()
 
 
 def test_all_objects_that_are_missing_are_told_at_once(vc: VcSim) -> None:

@@ -20,6 +20,8 @@ from workers.hypervisors.vsphere.connection import Connections, Session
 from workers.hypervisors.vsphere.inventory import Inventory, Item, Row, choose, listing, plain, properties, related
 from workers.hypervisors.vsphere.places import Places
 
+pytestmark = pytest.mark.services
+
 MANY = 5000
 
 

@@ -38,7 +38,7 @@ DEVICES: Mapping[str, str] = {
 
 _MODELS = {device: model for model, device in DEVICES.items()}
 _NEW_DEVICE = -101
-_IDE, _CDROM = 200, -102
+_IDE, _CDROM = -102, -103
 WINDOWS_NAME_LENGTH = 15
 LINUX_NAME_LENGTH = 63
 GMT_TIME_ZONE = 85
@@ -55,13 +55,14 @@ class Mark:
 
 
 def config_spec(request: VmRequest) -> vim.vm.ConfigSpec:
-    """All of a VM but its adapter. Memory is rounded up to whole MiB; of those vSphere takes multiples of 4."""
+    """All of a VM but its name and its adapter. Memory is rounded up to whole MiB; of those vSphere takes multiples of 4. All
+    virtual processors are cores of one socket: a template's own number of cores need not fit, and Windows counts sockets."""
     shape = request.shape
     passed_through = bool(request.passthrough)
     return vim.vm.ConfigSpec(
-        name=request.name,
         instanceUuid=request.uuid,
         numCPUs=shape.vcpus,
+        numCoresPerSocket=shape.vcpus,
         memoryMB=-(-shape.memory // 2**20),
         annotation=annotation(request),
         extraConfig=[vim.option.OptionValue(key=key, value=value) for key, value in extra_config(request).items()],
@@ -73,6 +74,7 @@ def config_spec(request: VmRequest) -> vim.vm.ConfigSpec:
 def iso_spec(request: VmRequest, *, datastore: str) -> vim.vm.ConfigSpec:
     """A VM without a disk that boots from a CD image. `datastore` is where its files go."""
     spec = config_spec(request)
+    spec.name = request.name
     spec.guestId = request.image.guest_id
     spec.files = vim.vm.FileInfo(vmPathName=f"[{datastore}]")
     spec.deviceChange = [

@@ -7,6 +7,7 @@ for Common Tasks"; each method of the vSphere Web Services API says which it req
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from pyVmomi import vmodl
@@ -16,7 +17,7 @@ from labctl.model.lab import ChannelKind, Customisation, Image, ImageKind, Lab
 from workers.hypervisors.base import Lack
 from workers.hypervisors.vsphere import storage
 from workers.hypervisors.vsphere.connection import Session
-from workers.hypervisors.vsphere.inventory import property_of
+from workers.hypervisors.vsphere.inventory import Item, property_of
 from workers.hypervisors.vsphere.places import HostPlace, Places
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ FOLDER_TOOLS = (
 )
 FOLDER_CUSTOMISED = ("VirtualMachine.Provisioning.Customize",)
 FOLDER_MIGRATING = ("Resource.HotMigrate",)
-FOLDER_PASSTHROUGH = ("VirtualMachine.Config.Resource", "VirtualMachine.Config.HostUSBDevice")
+FOLDER_PASSTHROUGH = ("VirtualMachine.Config.Resource",)
 TEMPLATE = ("VirtualMachine.Provisioning.DeployTemplate",)
 TEMPLATE_VM = ("VirtualMachine.Provisioning.Clone",)
 POOL = ("Resource.AssignVMToPool",)
@@ -54,54 +55,84 @@ DATASTORE = ("Datastore.AllocateSpace", "Datastore.Browse", "Datastore.FileManag
 NETWORK = ("Network.Assign",)
 CLUSTER_PIN = ("Host.Inventory.EditCluster",)
 
+_NO_ANSWER = ("host-unreachable", "tls-untrusted", "vcenter-login", "secret-unavailable")
+"""Kinds of errors after which nothing more can be asked."""
+
 
 def lacks(lab: Lab, places: Places, host: str) -> tuple[Lack, ...]:
     """All that is missing for work on a host, at once. Starts and changes nothing.
 
     Raises `LabError` only when the vCenter can't be talked to, or its user not logged in.
     """
-    found: list[Lack] = []
+    places.refresh(host)
+    place, row = places.look(host, ("runtime.connectionState", "runtime.inMaintenanceMode"))
+    state = _state(host, str(row["runtime.connectionState"]), maintenance=bool(row["runtime.inMaintenanceMode"]))
+    survey = _Survey(lab, places, place)
+    survey.look_at_places()
+    survey.look_at_images()
+    return (*state, *survey.found, *_missing(place, survey.needed))
 
-    def part(read: Callable[[], T]) -> T | None:
+
+class _Survey:
+    """Looks for all that VMs on a host need. `found` is what isn't there; `needed` are the objects that are, by what people
+    call them, with the privileges that labctl needs on each."""
+
+    def __init__(self, lab: Lab, places: Places, place: HostPlace) -> None:
+        self._lab = lab
+        self._places = places
+        self._place = place
+        self._images = [image for image in lab.images.values() if image.template or image.iso]
+        self.found: list[Lack] = []
+        self.needed: dict[Any, tuple[str, set[str]]] = {}
+
+    def look_at_places(self) -> None:
+        """Where VMs go, and what they are attached to."""
+        places, host = self._places, self._place.name
+        self._part("folder", lambda: places.folder(host), _on_folder(self._lab, host, self._images))
+        self._part("resource pool", lambda: places.pool(host), POOL)
+        self._part("datastore", lambda: places.datastore(host), DATASTORE)
+        for network in self._lab.networks.values():
+            self._part("network", partial(places.network, host, network), NETWORK)
+        if self._place.session.vcenter.pin:
+            self._need(self._place.compute, f"the cluster of host {host}", CLUSTER_PIN)
+
+    def look_at_images(self) -> None:
+        """What VMs come from. One ESXi host makes no copies of templates, and is the only thing that isn't a vCenter."""
+        cloned = [image for image in self._images if image.template]
+        if cloned and self._place.session.content.about.apiType == "HostAgent":
+            self.found.append(
+                Lack(
+                    what=f"{self._place.session.vcenter.name} is one ESXi host, which can't clone templates.",
+                    todo="Name the vCenter that the host belongs to, or use images of kind iso.",
+                )
+            )
+            return
+        for image in cloned:
+            template = self._try(partial(storage.find_template, self._place, image))
+            if template is not None:
+                is_template = property_of(self._place.session, template.ref, "config.template")
+                self._need(template.ref, f"template {image.template}", TEMPLATE if is_template else TEMPLATE_VM)
+        for image in self._images:
+            if image.iso:
+                self._try(partial(storage.require_iso, self._place, image))
+
+    def _part(self, what: str, read: Callable[[], Item], privileges: tuple[str, ...]) -> None:
+        item = self._try(read)
+        if item is not None:
+            self._need(item.ref, f"{what} {item.path}", privileges)
+
+    def _try(self, read: Callable[[], T]) -> T | None:
+        """What is there; None, and a lack more, when it isn't."""
         try:
             return read()
         except LabError as error:
-            if error.kind in ("tls-untrusted", "vcenter-login", "secret-unavailable"):
+            if error.kind in _NO_ANSWER:
                 raise
-            found.append(Lack(what=f"{error.what} {error.why}".strip(), todo=error.todo))
+            self.found.append(Lack(what=f"{error.what} {error.why}".strip(), todo=error.todo))
             return None
 
-    places.refresh(host)
-    place, row = places.look(host, ("runtime.connectionState", "runtime.inMaintenanceMode"))
-    found += _state(host, str(row["runtime.connectionState"]), maintenance=bool(row["runtime.inMaintenanceMode"]))
-    needed: dict[Any, tuple[str, set[str]]] = {}
-
-    def need(ref: Any, name: str, *privileges: str) -> None:  # noqa: ANN401
-        needed.setdefault(ref, (name, set()))[1].update(privileges)
-
-    images = [image for image in lab.images.values() if image.template or image.iso]
-    folder = part(lambda: places.folder(host))
-    if folder is not None:
-        need(folder.ref, f"folder {folder.path}", *_on_folder(lab, host, images))
-    pool = part(lambda: places.pool(host))
-    if pool is not None:
-        need(pool.ref, f"resource pool {pool.path}", *POOL)
-    datastore = part(lambda: places.datastore(host))
-    if datastore is not None:
-        need(datastore.ref, f"datastore {datastore.name}", *DATASTORE)
-    for network in lab.networks.values():
-        group = part(lambda network=network: places.network(host, network))  # type: ignore[misc]
-        if group is not None:
-            need(group.ref, f"network {group.path}", *NETWORK)
-    for image in images:
-        if image.template:
-            template = part(lambda image=image: storage.find_template(place, image))  # type: ignore[misc]
-            if template is not None:
-                is_template = property_of(place.session, template.ref, "config.template")
-                need(template.ref, f"template {image.template}", *(TEMPLATE if is_template else TEMPLATE_VM))
-    if place.session.vcenter.pin:
-        need(place.compute, f"the cluster of host {host}", *CLUSTER_PIN)
-    return (*found, *_missing(place, needed))
+    def _need(self, ref: Any, name: str, privileges: tuple[str, ...]) -> None:  # noqa: ANN401
+        self.needed.setdefault(ref, (name, set()))[1].update(privileges)
 
 
 def _state(host: str, connection: str, *, maintenance: bool) -> list[Lack]:

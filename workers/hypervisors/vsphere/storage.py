@@ -20,6 +20,9 @@ from workers.hypervisors.vsphere.places import HostPlace, VmPlace
 
 _LOG = logging.getLogger(__name__)
 
+SEARCH_SECONDS = 30.0
+"""Deadline for looking for a file on a datastore."""
+
 _TEMPLATE = ("name", "config.guestId", "config.version", "config.hardware.device", "snapshot", "runtime.powerState")
 
 
@@ -43,7 +46,7 @@ def find_template(at: HostPlace, image: Image) -> Template:
     `LabError` (`create-failed`): there is none, there are several, or it lacks what linked clones need.
     """
     ref = _by_path(at, image.template) if "/" in image.template else None
-    row = _template_row(at.session, ref if ref is not None else _by_name(at, image))
+    row = _template_row(at, image, ref if ref is not None else _by_name(at, image))
     snapshot = row["snapshot"].currentSnapshot if row["snapshot"] is not None else None
     if snapshot is None and image.clone is Cloning.LINKED:
         raise LabError(
@@ -61,6 +64,29 @@ def find_template(at: HostPlace, image: Image) -> Template:
         version=str(row["config.version"] or ""),
         snapshot=snapshot,
     )
+
+
+def require_iso(at: HostPlace, image: Image) -> None:
+    """See that the CD image of an image is on a datastore of the host. Raises `LabError` (`create-failed`)."""
+    datastore, _ = split_path(image.iso)
+    key = f"images.{image.name}.iso"
+    items = [
+        Item(ref=row.ref, name=plain(row["name"]), path=plain(row["name"]), row=row)
+        for row in _datastores(at.session, at)
+    ]
+    found = choose(items, datastore, what="datastore", where=f"Host {at.name}", key=key)
+    folder, _, file = (
+        image.iso.rpartition("/") if "/" in image.iso else (f"[{datastore}]", "", image.iso.split("] ")[-1])
+    )
+    deadline = Deadline.after(SEARCH_SECONDS)
+    if not _is_there(at.session, found.ref, folder, deadline, file=file):
+        raise LabError(
+            f"Datastore {datastore} of host {at.name} has no CD image {image.iso}.",
+            kind="create-failed",
+            why=f"Nothing called {file} is in {folder}.",
+            todo=f"Upload it, or correct {key} in the lab file.",
+            host=at.name,
+        )
 
 
 def clone_spec(place: VmPlace, template: Template, image: Image, config: vim.vm.ConfigSpec) -> vim.vm.CloneSpec:
@@ -125,10 +151,12 @@ def _is_of(folder: str, name: str) -> bool:
     return name.startswith(NAME_PREFIX) and folder.startswith(name) and (not rest or numbered)
 
 
-def _is_there(session: Session, datastore: vim.Datastore, path: str, deadline: Deadline) -> bool:
-    browser, spec = datastore.browser, vim.host.DatastoreBrowser.SearchSpec()
+def _is_there(session: Session, datastore: vim.Datastore, path: str, deadline: Deadline, *, file: str = "") -> bool:
+    """Whether a datastore has a folder (`[datastore] folder`), or with a file's name whether that is in it."""
+    browser = datastore.browser
+    spec = vim.host.DatastoreBrowser.SearchSpec(matchPattern=[file] if file else None)
     try:
-        tasks.run(
+        state = tasks.run(
             session,
             lambda: browser.SearchDatastore_Task(datastorePath=path, searchSpec=spec),
             entity=datastore,
@@ -137,7 +165,8 @@ def _is_there(session: Session, datastore: vim.Datastore, path: str, deadline: D
         )
     except vim.fault.FileNotFound:
         return False
-    return True
+    result: Any = state.result
+    return not file or any(one.path == file for one in result.file or ())
 
 
 def _datastores(session: Session, at: HostPlace) -> list[Row]:
@@ -145,16 +174,17 @@ def _datastores(session: Session, at: HostPlace) -> list[Row]:
 
 
 def _by_path(at: HostPlace, path: str) -> Any:  # noqa: ANN401
-    return at.session.content.searchIndex.FindByInventoryPath(inventoryPath=path.strip("/"))
+    """The VM or template of a whole inventory path, if there is one."""
+    found = at.session.content.searchIndex.FindByInventoryPath(inventoryPath=path.strip("/"))
+    return found if isinstance(found, vim.VirtualMachine) else None
 
 
 def _by_name(at: HostPlace, image: Image) -> Any:  # noqa: ANN401
-    """The one VM or template of this name in the datacenter."""
-    session = at.session
-    wanted = image.template
+    """The one VM or template in the datacenter that has this name, or a path that ends so."""
+    session, wanted = at.session, image.template
     rows = listing(session, at.datacenter, {vim.VirtualMachine: ("name", "parent")})
-    named = [row for row in rows if plain(row["name"] or "") == wanted]
-    paths = {row.ref: _path(session, row) for row in named} if len(named) > 1 else {}
+    named = [row for row in rows if plain(row["name"] or "") == wanted.rsplit("/", 1)[-1]]
+    paths = {row.ref: _path(session, row) for row in named} if len(named) > 1 or "/" in wanted else {}
     items = [
         Item(ref=row.ref, name=plain(row["name"] or ""), path=paths.get(row.ref, ""), row=row)
         for row in (named or rows)
@@ -175,8 +205,13 @@ def _path(session: Session, row: Row) -> str:
     return "/" + "/".join(reversed(parts))
 
 
-def _template_row(session: Session, ref: Any) -> Row:  # noqa: ANN401
-    rows = properties(session, (ref,), _TEMPLATE)
+def _template_row(at: HostPlace, image: Image, ref: Any) -> Row:  # noqa: ANN401
+    rows = properties(at.session, (ref,), _TEMPLATE)
     if not rows:
-        raise LabError("The template was removed while it was looked at.", kind="create-failed")
+        raise LabError(
+            f"Template {image.template} was removed while it was looked at.",
+            kind="create-failed",
+            todo=f"Correct images.{image.name}.template in the lab file.",
+            host=at.name,
+        )
     return rows[0]
