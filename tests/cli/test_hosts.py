@@ -6,6 +6,7 @@ import pytest
 
 from labctl import clock
 from labctl.model.outcome import HostState, Outcome
+from labctl.store import WORKER_LOST, Change
 from tests.cli.terminal import Terminal
 
 
@@ -40,6 +41,21 @@ def test_lab_errors_in_a_row_are_shown(terminal: Terminal) -> None:
     for _ in range(2):
         terminal.end(terminal.begin(campaign), Outcome.LAB_ERROR, kind="boot-timeout")
     assert [line["strikes"] for line in terminal.facts("hosts")] == [2, 0]
+
+
+def test_settings_that_could_not_be_restored_are_told_until_somebody_lets_the_host_in_again(terminal: Terminal) -> None:
+    campaign = terminal.submitted()
+    handle = terminal.begin(campaign, "b")
+    change = Change(host="b", adapter="NIC 1", name="*VMQ", before="1", asked="0")
+    (left,) = terminal.store.record_adjustments("night", handle.id, [change])
+    assert [line["not_restored"] for line in terminal.facts("hosts")] == [[], []], "its attempt is in progress"
+    terminal.store.lose_attempts([handle.id], WORKER_LOST)
+    terminal.store.explain_adjustment(left, why="no route to host")
+    sentence = "*VMQ of adapter NIC 1 was 1, was set to 0 and is not restored: no route to host"
+    assert [line["not_restored"] for line in terminal.facts("hosts")] == [[], [sentence]]
+    assert "no route" in terminal.said("hosts")
+    terminal.said("hosts", "release", "b", "--lab", "night")
+    assert [line["not_restored"] for line in terminal.facts("hosts")] == [[], []]
 
 
 def test_a_host_is_taken_out_and_let_back_in(terminal: Terminal) -> None:
