@@ -30,8 +30,24 @@ class VmToolsChannel(PosixChannel):
         self._launcher = Launcher(endpoint, operations)
 
     def wait_ready(self, *, timeout: float) -> float:
-        """See `Channel.wait_ready`. Tools that run are not ready yet: they say so later (`guestOperationsReady`)."""
-        return await_tools(self._launcher, timeout=timeout, guard=self._guard)
+        """See `Channel.wait_ready`. Tools that run are not ready yet: they say so later (`guestOperationsReady`).
+
+        A vCenter that doesn't answer is waited for.
+        """
+        began = time.monotonic()
+        deadline = Deadline.after(timeout)
+        while True:
+            why = obstacle(self._launcher, deadline, self._guard)
+            if not why:
+                return time.monotonic() - began
+            if deadline.passed:
+                raise ChannelError(
+                    f"VMware Tools in {self._endpoint} were not ready within {timeout:g} s.",
+                    kind="channel-unreachable",
+                    why=why,
+                    todo="See that the guest has booted and that VMware Tools (open-vm-tools) are installed and run in it.",
+                )
+            self._guard.sleep(min(READY_LOOK, deadline.left))
 
     def clock(self, *, timeout: float) -> ClockOffset:
         """See `Channel.clock`. A sample is a script: its time was between the call that started it and its end seen."""
@@ -110,28 +126,9 @@ class VmToolsChannel(PosixChannel):
         return Spoken(exit_code=int(header[1]), stdout=content[header.end() : middle], stderr=content[middle:])
 
 
-def await_tools(launcher: Launcher, *, timeout: float, guard: Guard) -> float:
-    """Wait until guest operations are possible and return the seconds that took.
-
-    Raises `ChannelError` (`channel-unreachable`) after `timeout` seconds. A vCenter that doesn't answer is waited for.
-    """
-    began = time.monotonic()
-    deadline = Deadline.after(timeout)
-    while True:
-        why = _obstacle(launcher, deadline, guard)
-        if not why:
-            return time.monotonic() - began
-        if deadline.passed:
-            raise ChannelError(
-                f"VMware Tools in {launcher.endpoint} were not ready within {timeout:g} s.",
-                kind="channel-unreachable",
-                why=why,
-                todo="See that the guest has booted and that VMware Tools (open-vm-tools) are installed and run in it.",
-            )
-        guard.sleep(min(READY_LOOK, deadline.left))
-
-
-def _obstacle(launcher: Launcher, deadline: Deadline, guard: Guard) -> str:
+def obstacle(launcher: Launcher, deadline: Deadline, guard: Guard) -> str:
+    """Why guest operations are not possible now, in a sentence; empty when they are. Raises `ChannelError` when the guest
+    will never let them."""
     try:
         return launcher.call(lambda timeout: launcher.operations.obstacle(timeout=timeout), deadline, guard)
     except ChannelError as error:

@@ -14,12 +14,10 @@ from ipaddress import IPv4Address
 from pyVmomi import vim, vmodl
 
 from labctl.errors import LabError
-from labctl.model.lab import ChannelKind, Image, Lab, Login, SshAccess
+from labctl.model.lab import Image, Lab
 from labctl.model.order import MigrationOrder
 from labctl.model.result import Fact, MigrationSample
-from workers.channels.base import Channel, ChannelError
-from workers.channels.ssh import SshChannel
-from workers.channels.vmtools import VmToolsChannel
+from workers.channels.base import Channel
 from workers.guard import Deadline, Guard
 from workers.hypervisors.base import (
     NAME_PREFIX,
@@ -31,13 +29,12 @@ from workers.hypervisors.base import (
     Vm,
     VmRequest,
 )
-from workers.hypervisors.vsphere import addresses, drs, events, facts, load, migration, paths, rights
+from workers.hypervisors.vsphere import addresses, drs, events, facts, guests, load, migration, paths, rights
 from workers.hypervisors.vsphere import vm as vms
 from workers.hypervisors.vsphere.connection import Connections, Session
 from workers.hypervisors.vsphere.creation import Creation
 from workers.hypervisors.vsphere.faults import lab_error
 from workers.hypervisors.vsphere.places import Places
-from workers.hypervisors.vsphere.tools import GuestTools
 
 
 class VsphereDriver:
@@ -72,18 +69,8 @@ class VsphereDriver:
 
     def channel(self, vm: Vm, image: Image) -> Channel:
         """The channel into the VM: by VMware Tools, which follow it from host to host, or to its address."""
-        endpoint = f"vm {vm.name}"
-        if image.channel is ChannelKind.VMTOOLS:
-            return VmToolsChannel(endpoint=endpoint, operations=self._tools(vm, image), guard=self._guard)
-        if image.channel is ChannelKind.SSH:
-            return SshChannel(endpoint=endpoint, access=_ssh_access(vm, image), guard=self._guard)
-        raise ChannelError(
-            f"The VM {vm.name} can't be reached by {image.channel}.",
-            kind="channel-refused",
-            why="VMs of vSphere are reached by VMware Tools or SSH.",
-            todo=f"Set `channel` of images.{image.name} in the lab file to vmtools or ssh.",
-            host=vm.host,
-        )
+        inside = guests.Inside(vm=vm, session=lambda: self._session(vm), machine=lambda: self._machine(vm))
+        return guests.channel(inside, image, self._guard)
 
     def address(self, vm: Vm, *, timeout: float) -> IPv4Address:
         """The address that the VM was created with, or that VMware Tools tell of its adapter."""
@@ -239,9 +226,6 @@ class VsphereDriver:
             known = self._machines.get(vm.uuid)
         return known if known is not None else self._require(vm).ref
 
-    def _tools(self, vm: Vm, image: Image) -> GuestTools:
-        return GuestTools(lambda: self._session(vm), lambda: self._machine(vm), name=vm.name, login=_login(vm, image))
-
     def _is_ours(self, vm: Vm, found: vms.Presence) -> bool:
         mark = found.mark
         named_so = found.name == vm.name and found.name.startswith(NAME_PREFIX)
@@ -271,30 +255,6 @@ def _naming(host: str) -> Iterator[None]:
         raise
     except vmodl.MethodFault as fault:
         raise lab_error(host, f"The vCenter of host {host} refused.", fault, kind="vsphere") from fault
-
-
-def _login(vm: Vm, image: Image) -> Login:
-    if image.login is None:
-        raise ChannelError(
-            f"Nobody can log in to the VM {vm.name}.",
-            kind="channel-refused",
-            why="Guest operations of VMware Tools need a user of the guest and its password.",
-            todo=f"Give images.{image.name} a `login` in the lab file.",
-            host=vm.host,
-        )
-    return image.login
-
-
-def _ssh_access(vm: Vm, image: Image) -> SshAccess:
-    if image.ssh_key is None or not image.known_hosts or vm.address is None:
-        raise ChannelError(
-            f"The VM {vm.name} can't be reached by SSH.",
-            kind="channel-refused",
-            why="That needs `ssh_key` and `known_hosts` of its image, and an address that it was given.",
-            todo=f"Complete images.{image.name} in the lab file, or use the channel vmtools.",
-            host=vm.host,
-        )
-    return SshAccess(address=str(vm.address.ip), user=image.ssh_user, key=image.ssh_key, known_hosts=image.known_hosts)
 
 
 def _claim(mark: OwnershipMark | None) -> str:

@@ -7,11 +7,12 @@ Windows joins lines of arguments to one, so `cmd.exe` is what redirects, waits, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from labctl.errors import LabError
 from workers.channels.base import ChannelError
 from workers.channels.guest_launch import GuestOperations, Landing, Launch, Launcher
-from workers.channels.vmtools import await_tools
+from workers.channels.vmtools import obstacle
 from workers.guard import Deadline, Guard
 from workers.powershell import envelope, jobs
 from workers.powershell.base import Job, Json, Script
@@ -56,10 +57,6 @@ class ToolsPowerShell:
         """Whose inside this is, for messages."""
         return self._where
 
-    def wait_ready(self, *, timeout: float) -> float:
-        """Wait until guest operations are possible and return the seconds that took; else `ChannelError`."""
-        return await_tools(self._launcher, timeout=timeout, guard=self._guard)
-
     def call(self, script: Script, document: Mapping[str, Json], *, timeout: float) -> Json:
         """Run a script that ends soon and return its answer. See `workers.powershell.base.PowerShell`.
 
@@ -97,10 +94,15 @@ class ToolsPowerShell:
         )
 
     def _told(self, script: Script, error: ChannelError) -> LabError:
+        """The error of a script that did not end. Of guest operations that are not possible Tools themselves say more."""
+        why = f"{error.what} {error.why}".strip()
+        if error.kind == "channel-unreachable":
+            with suppress(ChannelError):
+                why = obstacle(self._launcher, Deadline.after(0.0), self._guard) or why
         return LabError(
             f"The script {script.name} did not run to its end on {self._where}.",
             kind=KINDS[error.kind],
-            why=f"{error.what} {error.why}".strip(),
+            why=why,
             todo=error.todo,
             host=self._host,
         )
