@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from pyVmomi import vim, vmodl
 
-from tests.simulators.vcenter_client import ESX1, ESX2, Client, a_name, await_that, done
+from tests.simulators.vcenter_client import ESX1, ESX2, PATIENCE, Client, a_name, await_that, done
 from tests.simulators.world import GuestWorld
 
 pytestmark = pytest.mark.services
@@ -75,13 +77,24 @@ def test_the_reply_of_a_creation_is_cut_after_it_took_effect(client: Client) -> 
 
 def test_a_call_that_hangs_is_accepted_and_never_answered(client: Client) -> None:
     client.vc.hang("CurrentTime")
-    connection = client.instance._stub
+    with pytest.raises(CONNECTION_LOST):
+        answer_after_healing(client)
+
+
+def test_a_slow_call_is_answered_in_the_end(client: Client) -> None:
+    client.vc.delay("CurrentTime", 1000)
+    assert answer_after_healing(client) is not None
+
+
+def answer_after_healing(client: Client) -> Any:
+    """What becomes of a call that has arrived at a vCenter which is healed only then."""
     before = client.vc.calls().get("CurrentTime", 0)
-    client.instance._stub.schemeArgs["timeout"] = 0.3
-    connection.DropConnections()
-    with pytest.raises(TimeoutError):
-        client.instance.CurrentTime()
-    assert client.vc.calls()["CurrentTime"] == before + 1
+    with ThreadPoolExecutor(1) as caller:
+        answer = caller.submit(client.instance.CurrentTime)
+        await_that(lambda: client.vc.calls().get("CurrentTime", 0) > before)
+        assert not answer.done()
+        client.vc.heal()
+        return answer.result(PATIENCE)
 
 
 def test_a_full_datastore_takes_no_vm(client: Client) -> None:

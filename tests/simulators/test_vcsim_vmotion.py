@@ -14,6 +14,7 @@ pytestmark = pytest.mark.services
 
 
 def test_a_vmotion_takes_its_time_and_leaves_an_event(client: Client) -> None:
+    client.vc.pace(seconds=1.0)
     with client.guest(a_name()) as vm:
         task = client.relocate(vm, ESX2)
         seen = set()

@@ -135,7 +135,7 @@ class VcSim:
         self._rule(method=method, cut=True, times=times)
 
     def heal(self) -> None:
-        """Take back all of the above. Calls that hang then lose their connection."""
+        """Take back all of the above. Calls that hang then lose their connection, calls that wait are answered."""
         self._link.ask("clear")
 
     def _rule(self, **what: Any) -> None:

@@ -87,7 +87,10 @@ func (c *center) serveCall(w http.ResponseWriter, r *http.Request) {
 		}
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
-	time.Sleep(seconds(rule.Delay))
+	select {
+	case <-rule.released: // nil without a rule, which blocks
+	case <-time.After(seconds(rule.Delay)):
+	}
 
 	answer := httptest.NewRecorder()
 	user := c.sessions.check(r)

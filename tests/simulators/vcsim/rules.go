@@ -64,7 +64,7 @@ func (r *rules) apply(call *call) rule {
 	return rule{}
 }
 
-// clear takes all rules back and lets calls that hang end.
+// clear takes all rules back; calls that hang or wait do so no longer.
 func (r *rules) clear() {
 	r.release()
 	r.mutex.Lock()
@@ -72,7 +72,7 @@ func (r *rules) clear() {
 	r.rules = nil
 }
 
-// release ends calls that hang, without an answer.
+// release ends calls that hang, without an answer, and the waiting of those that are delayed.
 func (r *rules) release() {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
