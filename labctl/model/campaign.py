@@ -75,6 +75,21 @@ class QuietWait:
     then: NotQuiet = NotQuiet.RUN
 
 
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """What cells are to deliver. `of` is what counts as all of it, in bit/s; None: the speed of the lab's test network.
+
+    A mean of at least `excellent` of that (a share) is excellent, of at least `good` good, of at least `poor` poor, and below
+    that awful. `levels` select the cells; without any it is about all.
+    """
+
+    of: int | None = None
+    excellent: float = 0.9
+    good: float = 0.7
+    poor: float = 0.4
+    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
+
+
 LONGEST_BACK_OFF = 3600.0
 """No run waits longer than so many seconds for its next try."""
 
@@ -179,6 +194,8 @@ class Campaign:
     quiet: QuietWait = field(default_factory=QuietWait)
     back_off: float = 10.0
     """Seconds before a run is tried again after a lab-error; doubled with every further try, an hour at the most."""
+    expectations: tuple[Expectation, ...] = ()
+    """What cells are to deliver; the first one that selects a cell is its own."""
     notify: tuple[SecretRef, ...] = ()
     """Where the URLs are to which news of the campaign is sent (mail, chat, webhooks)."""
 

@@ -185,6 +185,8 @@ class Network:
     prefix_length: int = 24
     vlan: int | None = None
     """VLAN of the VMs' adapters; None: untagged, or as the port group says."""
+    speed: int | None = None
+    """What the physical path between two hosts carries, in bit/s; None: not known. Nothing on one host is bound by it."""
 
     @property
     def is_static(self) -> bool:

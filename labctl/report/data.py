@@ -21,10 +21,11 @@ from labctl.analysis.matrix import Matrix, matrix_of
 from labctl.analysis.migration import MigrationEffect, TimelinePoint, timelines
 from labctl.analysis.plausibility import first_transfer_flag, flags_of
 from labctl.analysis.summary import Summary, outliers, summarise
+from labctl.analysis.verdicts import Verdict, verdict_of
 from labctl.model.campaign import Campaign, Order
 from labctl.model.outcome import CampaignState, Outcome, Purpose, RunState
 from labctl.model.result import CampaignRecord, CellRecord, EventRecord, RunRecord
-from labctl.model.scenario import Scenario
+from labctl.model.scenario import OTHER_HOST, Scenario
 from labctl.model.settings import SCENARIO, Level
 from labctl.report import units
 from labctl.report.facts import FactRow, facts_of
@@ -59,6 +60,8 @@ class Row:
     runs: tuple[RunFigure, ...]
     comparisons: tuple[Comparison, ...]
     flags: tuple[RowFlag, ...]
+    verdict: Verdict | None = None
+    """Against what the campaign expects of the cell; None where it expects nothing."""
 
     def comparison(self, factor: str) -> Comparison | None:
         """The comparison against the baseline level of this factor."""
@@ -295,6 +298,7 @@ def _rows(
         cell: [one.bits_per_second for one in some if one.bits_per_second is not None] for cell, some in runs.items()
     }
     observed = {cell: _observations(some) for cell, some in runs.items()}
+    speed = _path_speed(record)
     comparisons = compare(matrix, observed, blocked=campaign.order is Order.BLOCKS)
     return tuple(
         Row(
@@ -305,11 +309,39 @@ def _rows(
             planned=max(campaign.repeats, len(by_cell[cell.id])),
             runs=runs.get(cell.id, ()),
             comparisons=comparisons[cell.id],
-            flags=_row_flags(by_cell[cell.id], runs.get(cell.id, ()), matrix.levels[cell.id], comparisons[cell.id]),
+            flags=(
+                *_row_flags(by_cell[cell.id], runs.get(cell.id, ()), matrix.levels[cell.id], comparisons[cell.id]),
+                *_beyond_the_path(runs.get(cell.id, ()), cell, speed),
+            ),
+            verdict=verdict_of(
+                summarise(values.get(cell.id, ())), matrix.levels[cell.id], campaign.expectations, speed=speed
+            ),
         )
         for cell in cells
         if cell.applicable
     )
+
+
+def _path_speed(record: CampaignRecord) -> float | None:
+    """What the path between two hosts carries, in bit/s, as the lab file says; None where it doesn't."""
+    networks = record.lab_document.get("networks")
+    name = record.lab_document.get("test_network")
+    network = networks.get(name) if isinstance(networks, Mapping) else None
+    speed = network.get("speed") if isinstance(network, Mapping) else None
+    return float(speed) if isinstance(speed, int | float) else None
+
+
+def _beyond_the_path(figures: Sequence[RunFigure], cell: CellRecord, speed: float | None) -> tuple[RowFlag, ...]:
+    """Figures above what the physical path carries: a fault of the measurement, and no record. The nominal speed of a virtual
+    adapter is no such limit, and two VMs on one host have no such path."""
+    between_hosts = cell.levels[SCENARIO] in (Scenario.CROSS_HOST, Scenario.HOST_TO_HOST)
+    if speed is None or not (between_hosts or cell.levels.get("peer") == OTHER_HOST):
+        return ()
+    beyond = tuple(one.run for one in figures if one.bits_per_second is not None and one.bits_per_second > speed)
+    if not beyond:
+        return ()
+    what = f"above the {units.rate(speed)} that the path between two hosts carries: the measurement is wrong"
+    return (RowFlag(kind="beyond-path", what=what, runs=beyond),)
 
 
 def _observations(figures: Sequence[RunFigure]) -> list[Observation]:

@@ -63,6 +63,7 @@ def render_html(report: Report) -> str:
             timelines=_timeline_panels(report),
             migration_words=[(row, words_of(row.effect)) for row in report.migrations],
             sources=sorted({words_of(row.effect).hypervisor_source for row in report.migrations}),
+            judged=list(dict.fromkeys(row.verdict.rule for row in report.rows if row.verdict is not None)),
             findings=findings_words(report.findings),
             drift=drift_words(report.drift, report.row(report.drift.cell).title) if report.drift is not None else "",
             within=within_words(report.within) if report.within is not None else "",

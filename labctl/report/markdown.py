@@ -9,6 +9,7 @@ from labctl.report import units
 from labctl.report.data import Report, Row
 from labctl.report.finding_words import findings_words
 from labctl.report.migration_words import words_of
+from labctl.report.verdict_words import verdict_words
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$-])")
 """What Markdown, or HTML in it, may take for markup (https://spec.commonmark.org/0.31.2/#backslash-escapes)."""
@@ -36,7 +37,8 @@ def _head(report: Report) -> Iterator[str]:
 def _matrix(report: Report) -> Iterator[str]:
     comparing = [name for name in report.factors if any(row.comparison(name) for row in report.rows)]
     head = [*(name.replace("_", " ") for name in report.factors), "mean", "95 % interval", "median", "spread", "n"]
-    head += [f"against {units.level(name, report.baselines[name])}" for name in comparing] + ["flags"]
+    head += [f"against {units.level(name, report.baselines[name])}" for name in comparing]
+    head += [*(["verdict"] if _is_judged(report) else []), "flags"]
     yield "## Every cell"
     yield ""
     yield from _table(head, [_row(report, row, comparing) for row in report.rows])
@@ -48,7 +50,12 @@ def _row(report: Report, row: Row, comparing: Sequence[str]) -> list[str]:
     figures = [units.rate(one.mean), units.rate_interval(one.low, one.high), units.rate(one.median)]
     figures.append(units.percent(100 * one.cv, signed=False) if one.cv is not None else units.NOTHING)
     figures.append(str(one.n) if one.n == row.planned else f"{one.n} of {row.planned}")
-    return levels + figures + [_change(row, name) for name in comparing] + [", ".join(_kinds(row))]
+    verdict = [verdict_words(row.verdict)] if _is_judged(report) else []
+    return levels + figures + [_change(row, name) for name in comparing] + verdict + [", ".join(_kinds(row))]
+
+
+def _is_judged(report: Report) -> bool:
+    return any(row.verdict is not None for row in report.rows)
 
 
 def _change(row: Row, factor: str) -> str:

@@ -104,6 +104,7 @@ def _cells(report: Report) -> list[Mapping[str, Value]]:
         | _levels(report, row.levels)
         | _summary(row)
         | {name: value for factor in comparing for name, value in _comparison(row, factor).items()}
+        | _verdict(row)
         | {"flags": _flags(row.flags), "pretence": report.pretence or None}
         for row in report.rows
     ]
@@ -140,6 +141,11 @@ def _summary(row: Row) -> dict[str, Value]:
         "minimum_bits_per_second": one.minimum,
         "maximum_bits_per_second": one.maximum,
     }
+
+
+def _verdict(row: Row) -> dict[str, Value]:
+    found = row.verdict
+    return {"verdict": found.grade.value if found else None, "share_of_expected": found.share if found else None}
 
 
 def _comparison(row: Row, factor: str) -> dict[str, Value]:

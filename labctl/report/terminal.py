@@ -14,6 +14,7 @@ from labctl.report.facts import Spread
 from labctl.report.finding_words import findings_words
 from labctl.report.migration_words import words_of
 from labctl.report.repeat_words import drift_words, width_words, within_words
+from labctl.report.verdict_words import verdict_words
 
 _STYLE = {Difference.FASTER: "green", Difference.SLOWER: "red"}
 MOST_MISSING = 10
@@ -57,6 +58,9 @@ def _print_matrix(report: Report, console: Console) -> None:
     table.add_column("n", justify="right", no_wrap=True)
     for name in comparing:
         table.add_column(f"against {units.level(name, report.baselines[name])}", justify="right")
+    judged = any(row.verdict is not None for row in report.rows)
+    if judged:
+        table.add_column("verdict")
     table.add_column("flags")
     for row in report.rows:
         summary = row.summary
@@ -67,6 +71,7 @@ def _print_matrix(report: Report, console: Console) -> None:
             units.rate(summary.median),
             _count(row),
             *(_change(row.comparison(name)) for name in comparing),
+            *((verdict_words(row.verdict),) if judged else ()),
             Text(", ".join(dict.fromkeys(flag.kind for flag in row.flags)), style="yellow"),
         )
     console.print(table)

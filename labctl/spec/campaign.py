@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from labctl.errors import SpecError
-from labctl.model.campaign import Adaptive, Anchor, Campaign, Override, QuietWait, Selection, Timeouts
+from labctl.model.campaign import Adaptive, Anchor, Campaign, Expectation, Override, QuietWait, Selection, Timeouts
 from labctl.model.window import Windows, WindowTime
 from labctl.spec.campaign_contradictions import contradictions
 from labctl.spec.campaign_file import CampaignFile, FixedRepeats, RepeatsField
@@ -85,6 +85,16 @@ def _campaign(spec: CampaignFile, base: Path) -> Campaign:
         anchor=Anchor(levels=spec.anchor.cell, every=spec.anchor.every) if spec.anchor is not None else None,
         quiet=QuietWait(wait=spec.quiet.wait, then=spec.quiet.then),
         back_off=spec.back_off,
+        expectations=tuple(
+            Expectation(
+                of=None if one.of == "speed" else int(one.of),
+                excellent=one.excellent,
+                good=one.good,
+                poor=one.poor,
+                levels=one.where,
+            )
+            for one in spec.expect
+        ),
         notify=tuple(placed(address, base) for address in spec.notify),
     )
 

@@ -30,6 +30,7 @@ def contradictions(spec: CampaignFile, document: Document) -> Iterator[Problem]:
     yield from _placeholders(spec, possible, document)
     yield from _repeats(spec, document)
     yield from _anchor(spec, possible, document)
+    yield from _expectations(spec, possible, document)
     yield from window_problems(spec, document)
 
 
@@ -49,6 +50,14 @@ def _possible_levels(spec: CampaignFile) -> Levels:
             known = possible.setdefault(name, [])
             known += [level for level in levels if level not in known]
     return {name: tuple(levels) for name, levels in possible.items()}
+
+
+def _expectations(spec: CampaignFile, possible: Levels, document: Document) -> Iterator[Problem]:
+    for index, expected in enumerate(spec.expect):
+        yield from _never_matches(expected.where, possible, ("expect", index, "where"), document)
+        if not expected.excellent > expected.good > expected.poor:
+            message = "the shares must fall from excellent to good to poor"
+            yield document.problem(("expect", index), message, show_value=False, allowed="such as 90%, 70% and 40%")
 
 
 def _nothing_to_do(spec: CampaignFile, document: Document) -> Iterator[Problem]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from labctl.model.campaign import Campaign, NotQuiet, Order, QuietWait, Timeouts
-from labctl.spec.fields import Budget, Duration, Name, Pause, Share, Strict, Switch, Text, as_list, complaint
+from labctl.model.campaign import Campaign, Expectation, NotQuiet, Order, QuietWait, Timeouts
+from labctl.spec.fields import Budget, Duration, Name, Pause, Rate, Share, Strict, Switch, Text, as_list, complaint
 from labctl.spec.levels import CellField, Factors, ScenarioList, SelectionField, Settings
 from labctl.spec.references import NewsAddress
 from labctl.spec.window_fields import Date, Hours, WindowEntry, Zone
@@ -88,6 +88,16 @@ class QuietField(Strict):
     )
 
 
+class ExpectField(Strict):
+    """What cells are to deliver, so that each gets a verdict."""
+
+    of: Rate | Literal["speed"] = Field(description="what counts as all of it: a rate, or `speed` of the lab's network")
+    excellent: Share = Field(default=Expectation.excellent, description="from this share on")
+    good: Share = Field(default=Expectation.good, description="from this share on")
+    poor: Share = Field(default=Expectation.poor, description="from this share on; awful below")
+    where: SelectionField = Field(default={}, description="the cells that it is about; default: all")
+
+
 def _no_date_twice(dates: list[date]) -> list[date]:
     for each in dates:
         if dates.count(each) > 1:
@@ -139,4 +149,7 @@ class CampaignFile(Strict):
         default=[], description="commands run in every VM first; {own.NAME} stands for a level"
     )
     labels: dict[str, Text] = Field(default={}, description="words of your own, kept with the campaign")
+    expect: Annotated[list[ExpectField], BeforeValidator(as_list)] = Field(
+        default=[], description="what cells are to deliver; the first entry that selects a cell is its own"
+    )
     published: Text = Field(default="", description="id of the published experiment that is repeated")

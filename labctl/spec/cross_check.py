@@ -48,7 +48,11 @@ def cross_check(campaign: Campaign, lab: Lab, *, document: Document | None = Non
     With the campaign's `document` the mistakes are told at their places. Raises `SpecError` with all of them.
     """
     file = document.file if document is not None else campaign.name
-    problems = [*_unknown_names(campaign, lab, document, file), *_no_scenario(campaign, lab, document, file)]
+    problems = [
+        *_unknown_names(campaign, lab, document, file),
+        *_no_scenario(campaign, lab, document, file),
+        *_no_speed(campaign, lab, document, file),
+    ]
     if problems:
         raise refusal(file, WHAT, problems)
 
@@ -92,6 +96,14 @@ def _no_scenario(campaign: Campaign, lab: Lab, document: Document | None, file: 
     if all(why for _, why in obstacles):
         for path, why in obstacles:
             yield _problem(document, file, path, f"can't run in this lab: {why}")
+
+
+def _no_speed(campaign: Campaign, lab: Lab, document: Document | None, file: str) -> Iterator[Problem]:
+    """Verdicts against the speed of a network whose speed the lab file doesn't say."""
+    for index, expected in enumerate(campaign.expectations):
+        if expected.of is None and lab.network().speed is None:
+            message = f"the lab {lab.name} doesn't say the `speed` of its network {lab.test_network}"
+            yield _problem(document, file, ("expect", index, "of"), message, allowed="a rate such as 10G")
 
 
 def _unknown_names(campaign: Campaign, lab: Lab, document: Document | None, file: str) -> Iterator[Problem]:

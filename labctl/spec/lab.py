@@ -214,6 +214,7 @@ def _network(name: str, network: NetworkField) -> Network:
         guest_range=(guests[0], guests[1]) if guests else None,
         prefix_length=network.prefix_length,
         vlan=network.vlan,
+        speed=network.speed,
     )
 
 

@@ -116,6 +116,7 @@ class NetworkField(Strict):
     guest_range: Annotated[list[Address], Field(min_length=2, max_length=2)] | None = None
     prefix_length: int = Field(default=24, ge=8, le=30)
     vlan: int | None = Field(default=None, ge=1, le=4094, description="Hyper-V: VLAN of the VMs' adapters")
+    speed: Rate | None = Field(default=None, description="what the path between two hosts carries, such as 10G")
 
 
 class GuestWinrmField(Strict):
