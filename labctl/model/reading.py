@@ -22,7 +22,7 @@ class ErrorKind(StrEnum):
     NO_DATA = "no_data"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
     """Throughput of one interval. Seconds since the start by the tool's clock; bit/s over all streams."""
 

@@ -7,14 +7,36 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from workers.transfers.iperf3_run import Run, Total, Way
-from workers.transfers.json_documents import Document, Found, Members, find_documents
+from workers.transfers.json_documents import Compact, Document, Found, Members, find_documents
 from workers.transfers.series import Row
 from workers.transfers.udp import PrintedCounts
 
 
 def find(text: str) -> Found:
-    """The iperf3 documents of a text, whole or as stream events."""
-    return find_documents(text, _is_iperf3)
+    """The iperf3 documents of a text, whole or as stream events.
+
+    Of events of a stream only what is read is kept: a night of intervals prints hundreds of megabytes.
+    """
+    return find_documents(text, _is_iperf3, kept=_Events().kept)
+
+
+class _Events:
+    """Keeps of each interval its sums, and of the first one after a start its streams too, which tell who sends."""
+
+    def __init__(self) -> None:
+        self._first = True
+
+    def kept(self, root: Members) -> Members:
+        """The event without what nobody reads."""
+        event, data = root.text("event"), root.get("data")
+        if event != "interval" or not root.complete or not isinstance(data, Members):
+            self._first = self._first or event == "start"
+            return root
+        sums = [(key, Compact(one)) for key, one in data.pairs if key.startswith("sum") and isinstance(one, Members)]
+        if self._first or not sums:
+            self._first = False
+            return root
+        return Compact(Members([("event", event), ("data", Compact(Members([*sums])))]))
 
 
 def _is_iperf3(root: Members) -> bool:

@@ -122,13 +122,14 @@ def _tracks(text: str, *, server: bool, port: int | None) -> tuple[list[_Track],
     reported: set[str] = set()
     retries = False
     facts: dict[str, re.Match[str]] = {}
+    places: dict[str, int] = {}
     for index, line in enumerate(text.split("\n")):
         if _HEADER.search(line):
             retries = "Rtry" in line
         elif match := _CONNECTED.search(line):
             if match["local"] == "0":
                 continue
-            facts[match["id"]] = match
+            facts[match["id"]], places[match["id"]] = match, index
             tracks.pop((match["id"], False), None)
             tracks.pop((match["id"], True), None)
             track = _connected(match, index, server=server, port=port)
@@ -146,7 +147,11 @@ def _tracks(text: str, *, server: bool, port: int | None) -> tuple[list[_Track],
             existing = tracks.get((row.stream, row.star))
             if existing is None:
                 existing = _Track(stream=Stream(local_sends=True), first=index, last=index, connected=False)
-                _know(existing, facts.get(row.stream), row, server=server, port=port)
+                known = facts.get(row.stream)
+                _know(existing, known, row, server=server, port=port)
+                if known is not None and row.star and "(reverse)" in known["more"]:
+                    # All of this connection's rows carry the star, so that they stand for it.
+                    existing.first, existing.connected = places[row.stream], True
                 tracks[row.stream, row.star] = existing
                 ordered.append(existing)
             if row.stream in reported:

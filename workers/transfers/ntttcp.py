@@ -163,8 +163,9 @@ def _apart(first: float | None, second: float | None) -> bool:
 _LINUX_VERSION = re.compile(r"NTTTCP for Linux (\d[\w.]*)")
 _REAL_TIME = re.compile(rf"Real-time throughput:\s*({NUMBER})\s*([KMGT]?bps)", re.IGNORECASE)
 _LINUX_ERROR = re.compile(r"\bERR\s*:\s*(.*)$", re.MULTILINE)
+# White space must follow, for a number that was cut has lost its last digits.
 _LINUX_TOTAL = re.compile(
-    rf"INFO:\s*(?P<name>test duration|total bytes|throughput|retrans segs)\s*:\s*(?P<value>{NUMBER})\s*(?P<unit>[A-Za-z]*)"
+    rf"INFO:\s*(?P<name>test duration|total bytes|throughput|retrans segs)\s*:\s*(?P<value>{NUMBER})\s*(?P<unit>[A-Za-z]*)(?=\s)"
 )
 
 

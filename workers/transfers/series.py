@@ -14,7 +14,7 @@ STALL_SECONDS = 1.9
 """Zero rows for at least this long at the end of an interrupted transfer mean that nothing came through any more."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     """One row over all streams of one direction. `retransmits` as printed; None is unknown."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from labctl.model.reading import UdpCounts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PrintedCounts:
     """Counters as printed; None where there was no number."""
 
