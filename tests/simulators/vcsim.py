@@ -19,6 +19,7 @@ Where the simulator is of no help, `tests` may also change the vCenter with a se
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import ssl
 import tempfile
@@ -39,6 +40,9 @@ DATACENTER = "dc1"
 CLUSTER = "cluster1"
 VM_NETWORK = "VM Network"
 """The standard network that every host has."""
+
+DIRECTORY = "labctl-vcsim-"
+"""Temporary directories of simulators: this, the id of the process that made it, and a random part."""
 
 HOSTS = ("esx1.lab.test", "esx2.lab.test")
 
@@ -256,7 +260,7 @@ def vcsim(
     cluster, `folders` folders of VMs, `machines` the number of VMs of somebody else's (`other-0`, ...; up to thousands).
     `devices` are PCI addresses that can be passed through on every host, `functions` those of virtual functions.
     """
-    directory = Path(tempfile.mkdtemp(prefix="labctl-vcsim-"))
+    directory = _own_directory()
     try:
         make_certificates(directory)
         guest = ("root", "secret of the guest")
@@ -290,6 +294,15 @@ def vcsim(
             yield VcSim(link, directory=directory, user=user, password=password, guest=guest)
     finally:
         shutil.rmtree(directory)
+
+
+def _own_directory() -> Path:
+    """A new temporary directory. Those of processes that were killed are removed first."""
+    for left in Path(tempfile.gettempdir()).glob(f"{DIRECTORY}*-*"):
+        maker = left.name.removeprefix(DIRECTORY).partition("-")[0]
+        if maker.isdigit() and not Path(f"/proc/{maker}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{DIRECTORY}{os.getpid()}-"))
 
 
 def _served_by(world: GuestWorld | None) -> Mapping[str, Callable[[Any], Any]]:

@@ -77,11 +77,8 @@ func (r *rules) release() {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	for _, one := range r.rules {
-		select {
-		case <-one.released:
-		default:
-			close(one.released)
-		}
+		close(one.released)
+		one.released = make(chan struct{})
 	}
 }
 
