@@ -16,8 +16,14 @@ class Asked:
 
     mac: str
     address: str
+    """With the length of its network's prefix; without it when a DHCP server gave the address, which alone knows that."""
     shape: VmShape
     tool: str
+
+    def has(self, address: Fact) -> bool:
+        """Whether an address that was found, with the length of its prefix, is the one that was asked for."""
+        found = str(address or "")
+        return self.address in (found, found.partition("/")[0])
 
 
 def nic_missing(endpoint: str, asked: Asked) -> LabError:
@@ -71,7 +77,7 @@ def check_path(endpoint: str, asked: Asked, *, up: bool, address: Fact, seconds:
             kind="link-down",
             todo="Check the bridge of the test network on the host.",
         )
-    if str(address or "") != asked.address:
+    if not asked.has(address):
         raise LabError(
             f"{endpoint} has address {address or 'none'}, though {asked.address} was given to it.",
             kind="address-missing",

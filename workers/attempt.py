@@ -221,7 +221,8 @@ class Attempt:
             if endpoint.vm is None:
                 return read_machine(endpoint.channel, tool=tool, timeout=timeout)
             assert self._order.vm is not None
-            asked = Asked(mac=endpoint.vm.mac, address=str(endpoint.vm.address), shape=self._order.vm, tool=tool)
+            given = endpoint.vm.address if self._machines.lab.network().is_static else endpoint.address
+            asked = Asked(mac=endpoint.vm.mac, address=str(given), shape=self._order.vm, tool=tool)
             return verify_vm(endpoint.channel, asked, timeout=timeout, guard=self._guard, set_up=set_up)
 
     def _judge_transfer(self, placed: Placed, fault: LabctlError | None) -> None:

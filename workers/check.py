@@ -31,8 +31,9 @@ class MemberCheck:
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
-def check_members(lab: Lab) -> tuple[MemberCheck, ...]:
-    """Connect to every host and machine of the lab in every way that it names: all hosts at once, then all else."""
+def check_members(lab: Lab, *, paths: bool = True) -> tuple[MemberCheck, ...]:
+    """Connect to every host and machine of the lab in every way that it names: all hosts at once, then all else. Without
+    `paths` nothing is asked about migrations."""
     machines = Machines(lab, store=_NOBODY, guard=Guard())
     endpoints = [name for name, item in lab.hosts.items() if item.ssh or item.can_be_endpoint] + list(lab.machines)
     try:
@@ -40,8 +41,9 @@ def check_members(lab: Lab) -> tuple[MemberCheck, ...]:
             hosts = list(pool.map(lambda name: _hypervisor(machines, name), lab.hosts))
             silent = {item.name for item in hosts if item.problem and not item.lacks}
             inside = pool.map(lambda name: _endpoint(machines, name), endpoints)
-            paths = pool.map(lambda pair: _migration(machines, pair[0], pair[1], silent), sorted(lab.migration_pairs))
-            return (*hosts, *inside, *paths)
+            pairs = sorted(lab.migration_pairs) if paths else []
+            moves = pool.map(lambda pair: _migration(machines, pair[0], pair[1], silent), pairs)
+            return (*hosts, *inside, *moves)
     finally:
         machines.close()
 
@@ -52,9 +54,7 @@ def check_lab(lab: Lab) -> tuple[str, ...]:
     A migration path that is missing is no such thing: cells that need it are lab-errors, all others can run.
     """
     return tuple(
-        f"{found.name} by {found.way}: {found.problem}"
-        for found in check_members(lab)
-        if found.problem and not found.way.startswith("migration")
+        f"{found.name} by {found.way}: {found.problem}" for found in check_members(lab, paths=False) if found.problem
     )
 
 

@@ -123,7 +123,7 @@ def verify_vm(
     deadline = Deadline.after(LINK_SECONDS)
     while True:
         facts = _read_vm(channel, asked, timeout=timeout, set_up=set_up)
-        ready = facts.get("link") == 1 and str(facts.get("address", "")) == asked.address
+        ready = facts.get("link") == 1 and asked.has(facts.get("address"))
         if ready or deadline.passed:
             break
         guard.sleep(0.05)

@@ -47,7 +47,7 @@ def _ready(channel: WindowsChannel, asked: Asked, *, guard: Guard) -> System:
     deadline = Deadline.after(LINK_SECONDS)
     while True:
         system = read_system(channel.powershell, mac=asked.mac, tool=asked.tool)
-        if any(adapter.up and asked.address in adapter.addresses for adapter in system.adapters) or deadline.passed:
+        if any(adapter.up and any(map(asked.has, adapter.addresses)) for adapter in system.adapters) or deadline.passed:
             return system
         guard.sleep(LOOK_SECONDS)
 
@@ -135,7 +135,7 @@ def _facts(asked: Asked, system: System, adapter: Adapter) -> dict[str, Fact]:
         "mtu": adapter.mtu,
         "link": int(adapter.up),
         "speed": adapter.speed,
-        "address": asked.address if asked.address in adapter.addresses else next(iter(adapter.addresses), None),
+        "address": next(filter(asked.has, adapter.addresses), next(iter(adapter.addresses), None)),
     }
     facts |= _system_facts(system)
     facts |= {f"feature.{keyword}": value for keyword, value in adapter.settings.items()}

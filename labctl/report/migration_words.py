@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl.analysis.migration import MigrationEffect, PhaseThroughput, RecoveryState
+from labctl.model.result import MigrationResult
 from labctl.report import units
 
 
@@ -42,10 +43,15 @@ def words_of(effect: MigrationEffect) -> MigrationWords:
         survived={True: "yes", False: "no", None: "can't be told"}[effect.session_survived],
         alignment=units.NOTHING if effect.uncertainty is None else f"±{units.seconds(effect.uncertainty)}",
         hypervisor_downtime=_milliseconds(migration.downtime_ms),
-        hypervisor_total=_milliseconds(migration.total_ms),
+        hypervisor_total=_milliseconds(migration.total_ms) + _queued(migration),
         hypervisor_source=migration.stats_source or "not stated",
         ended="completed" if migration.completed else f"not completed: {migration.error or 'no reason given'}",
     )
+
+
+def _queued(migration: MigrationResult) -> str:
+    """How long the hypervisor let it wait for its turn, where it did: that is no part of what it took."""
+    return f" (after {units.seconds(migration.queued_ms / 1000)} in the queue)" if migration.queued_ms else ""
 
 
 def _phase(phase: PhaseThroughput | None) -> str:

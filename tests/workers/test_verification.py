@@ -129,3 +129,16 @@ def test_a_reading_after_a_migration_sets_nothing() -> None:
     asked = Asked(mac="52:54:00:12:00:10", address="198.18.0.16/24", shape=shape, tool="iperf3")
     verify_vm(cast(Channel, guest), asked, timeout=5, guard=Guard(), set_up=False)
     assert guest.asked[0][3:] == ["labctl", "52:54:00:12:00:10", "", "iperf3"]
+
+
+def test_what_a_dhcp_server_gave_is_compared_without_the_length_of_its_prefix() -> None:
+    shape = VmShape(image="probe", nic_model="virtio", vcpus=1, memory=2**27, queues=1, machine_type="q35")
+    leased, given = (
+        Asked(mac="52:54:00:12:00:10", address=address, shape=shape, tool="iperf3")
+        for address in ("198.18.0.16", "198.18.0.16/24")
+    )
+    assert leased.has("198.18.0.16/23")
+    assert not leased.has("198.18.0.17/23")
+    assert not leased.has(None)
+    assert given.has("198.18.0.16/24")
+    assert not given.has("198.18.0.16/23")
