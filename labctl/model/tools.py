@@ -49,7 +49,15 @@ def cannot(order: TransferOrder) -> str:
     """Why the tool can't do this order, whatever its release; empty when it can."""
     values = _values(order)
     found = (limit.why(values) for limit in LIMITS)
-    return next((why for why in found if why), "")
+    no_probe = no_probe_on(order.client_system) if order.latency is not None else ""
+    return next((why for why in found if why), no_probe)
+
+
+def no_probe_on(system: GuestSystem) -> str:
+    """Why the latency probe can't be run on such a system; empty when it can."""
+    if system is GuestSystem.WINDOWS:
+        return "the ping of Windows sends one request a second and tells whole milliseconds, so latency needs Linux"
+    return ""
 
 
 def off_system(tool: str, copy: str, sender: GuestSystem, receiver: GuestSystem) -> str:

@@ -17,7 +17,7 @@ from labctl.model.offloads import HOST_OFFLOAD, OFFLOAD
 from labctl.model.order import Placement
 from labctl.model.scenario import OWN_HOST, Scenario
 from labctl.model.settings import SETTINGS, Concern, Level, find_setting
-from labctl.model.tools import FILECOPY_SETTINGS, LIMITS, Limit, off_system
+from labctl.model.tools import FILECOPY_SETTINGS, LIMITS, Limit, no_probe_on, off_system
 from labctl.plan.hypervisors import ONLY_KVM, acts_nowhere, hosts_for_vms, not_on_hyperv
 from labctl.plan.offloads import hosts_with_offload, not_in_guests, not_on_host
 from labctl.plan.placement import FACT_PREFIX, find_placements, hosts_for, hosts_with_fact
@@ -108,7 +108,7 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
         Rule(reads=("seconds", "interval"), judge=_interval_fits),
         Rule(reads=("tool", "streams"), judge=_tool_streams),
         *(Rule(reads=limit.reads, judge=partial(_tool_can, limit)) for limit in LIMITS),
-        Rule(reads=("tool", "copy", "image", "peer"), judge=partial(_fits_systems, lab)),
+        Rule(reads=("tool", "copy", "latency", "image", "peer"), judge=partial(_fits_systems, lab)),
         Rule(reads=("tool", "direction"), judge=partial(_simulated_can, lab)),
         Rule(reads=("tool", "size", "medium", "memory"), judge=_fits_memory),
         *(
@@ -288,7 +288,8 @@ def _fits_systems(lab: Lab, view: View) -> str:
         systems |= {_peer_system(lab, str(view["peer"] or OWN_HOST))}
     if not systems:
         return ""
-    return off_system(str(view["tool"]), str(view["copy"] or ""), min(systems), max(systems))
+    why = off_system(str(view["tool"]), str(view["copy"] or ""), min(systems), max(systems))
+    return why or (no_probe_on(max(systems)) if view["latency"] is not None else "")
 
 
 def _peer_system(lab: Lab, peer: str) -> GuestSystem:
