@@ -20,6 +20,7 @@ from labctl.report.data import BarGroup, MigrationRow, Report
 from labctl.report.facts import FactRow, Spread
 from labctl.report.failures import FAULT_MEANS
 from labctl.report.finding_words import findings_words
+from labctl.report.heat import heat_map
 from labctl.report.migration_words import MigrationWords, words_of
 from labctl.report.repeat_words import drift_words, width_words, within_words
 
@@ -64,6 +65,7 @@ def render_html(report: Report) -> str:
             migration_words=[(row, words_of(row.effect)) for row in report.migrations],
             sources=sorted({words_of(row.effect).hypervisor_source for row in report.migrations}),
             judged=list(dict.fromkeys(row.verdict.rule for row in report.rows if row.verdict is not None)),
+            heat=heat_map(report),
             findings=findings_words(report.findings),
             drift=drift_words(report.drift, report.row(report.drift.cell).title) if report.drift is not None else "",
             within=within_words(report.within) if report.within is not None else "",
