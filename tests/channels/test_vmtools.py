@@ -170,6 +170,16 @@ class TestOneScript:
         guest.channel.close()
         assert guest.endpoint.leftovers() == ["count"]
 
+    def test_a_login_that_was_refused_is_hardly_tried_again(self, guest: Bench) -> None:
+        """Accounts lock after a few wrong passwords."""
+        refusals = Failing("make_directory", "channel-refused", times=100)
+        guest.tools.before = refusals
+        with pytest.raises(ChannelError) as caught:
+            guest.channel.run(["true"], timeout=10)
+        assert caught.value.kind == "channel-refused"
+        guest.channel.close()
+        assert len(refusals.asked) <= 3
+
     def test_what_could_not_be_removed_is_removed_at_the_end(self, guest: Bench) -> None:
         guest.tools.before = Failing("remove_directory", "channel-unreachable")
         guest.channel.run(["true"], timeout=10)

@@ -261,7 +261,17 @@ class TestFailure:
         vc.fail("RelocateVM_Task", "NoPermission")
         outcome = guests.driver.migrate(vm, "b", an_order())
         assert (outcome.completed, outcome.error_kind) == (False, "refused")
-        assert "NoPermission" in outcome.error
+        assert "lacks a privilege" in outcome.error
+
+    def test_a_right_that_is_missing_is_named(self, vc: VcSim, guests: Guests) -> None:
+        vm = guests.create()
+        vc.lack({"Resource.HotMigrate": ["*"]})
+        try:
+            outcome = guests.driver.migrate(vm, "b", an_order())
+        finally:
+            vc.lack({})
+        assert (outcome.completed, outcome.error_kind) == (False, "refused")
+        assert "Resource.HotMigrate" in outcome.error
 
     def test_v7_what_vcenter_has_against_it_is_told_before_anything_is_begun(self, vc: VcSim, guests: Guests) -> None:
         """V7: CheckRelocate_Task, with all that speaks against it."""

@@ -178,7 +178,12 @@ class Launcher:
             directory = f"{parent}labctl-tools-{secrets.token_hex(8)}"
             with self._lock:
                 self._left.add(directory)
-            self.operations.make_directory(directory, timeout=timeout)
+            try:
+                self.operations.make_directory(directory, timeout=timeout)
+            except ChannelError as error:
+                if error.kind == "channel-refused":
+                    self._forget(directory)  # a login that was refused is not tried again to clean up
+                raise
             return directory
 
         return self._patiently(make, deadline, guard)
@@ -233,10 +238,13 @@ class Launcher:
 
         with suppress(LabError):
             self.call(remove, deadline, Guard())
-            with self._lock:
-                self._left.discard(directory)
+            self._forget(directory)
             return True
         return False
+
+    def _forget(self, directory: str) -> None:
+        with self._lock:
+            self._left.discard(directory)
 
     def _patiently(self, call: Callable[[float], Answer], deadline: Deadline, guard: Guard) -> Answer:
         """The result of a guest operation, tried again for a while when it is not possible at the moment."""

@@ -29,6 +29,7 @@ from workers.hypervisors.vsphere import paths, tasks
 from workers.hypervisors.vsphere.connection import LostReply, said
 from workers.hypervisors.vsphere.downtime import Downtime, read_downtime
 from workers.hypervisors.vsphere.events import ARRIVALS, FAILURES, OwnMoves, VmEvent, clock_ahead, events_of
+from workers.hypervisors.vsphere.faults import lab_error
 from workers.hypervisors.vsphere.inventory import properties, property_of
 from workers.hypervisors.vsphere.places import Places, VmPlace
 from workers.hypervisors.vsphere.tasks import Pace, TaskState
@@ -162,7 +163,7 @@ class Migration:
             kind = "unreachable" if error.kind == "host-unreachable" else "refused"
             return not_started(kind, f"{error.what} {error.why}".strip())
         except vmodl.MethodFault as fault:
-            return not_started("refused", said(fault))
+            return not_started("refused", _words(fault))
 
     def _spec(self) -> Any:  # noqa: ANN401
         """Where to, from where the VM and its files are now."""
@@ -371,7 +372,7 @@ class Migration:
 def _why(ending: _Ending) -> str:
     """Why a migration did not come about, in sentences."""
     state = ending.state
-    said_by_task = f"{state.why}." if state is not None and state.why else ""
+    said_by_task = f"{_words(state.fault)}." if state is not None and state.fault is not None else ""
     if ending.interruption == "deadline":
         at = "" if state is None or state.progress is None else f" at {state.progress} %"
         return f"It was not done at its deadline{at} and was cancelled. {said_by_task}".strip()
@@ -380,6 +381,11 @@ def _why(ending: _Ending) -> str:
     if state is None or state.state == "gone":
         return "vCenter lost sight of it, and the VM did not arrive."
     return said_by_task or f"Its task ended as {state.state}, and the VM did not arrive."
+
+
+def _words(fault: vmodl.MethodFault) -> str:
+    """What a fault says, with the details that vCenter gives and the privilege that is missing."""
+    return lab_error("", "", fault, kind="refused").why
 
 
 def _milliseconds(state: TaskState | None, begin: str, end: str) -> int | None:
