@@ -10,7 +10,7 @@ import pytest
 from labctl.errors import LabError
 from tests.simulators.winrm import WinrmEndpoint
 from tests.winrm.conftest import HELD, READS, WRITES, Place
-from workers.winrm import WinrmPowerShell
+from workers.winrm import WinrmPowerShell, session
 
 pytestmark = pytest.mark.services
 
@@ -88,6 +88,28 @@ def test_a_connection_that_was_closed_meanwhile_is_replaced(shell: WinrmPowerShe
         endpoint.cut_connections()
     assert endpoint.scripts["echo"] == 3
     assert endpoint.unencrypted == 0
+
+
+def test_401_for_a_message_of_an_old_session_is_no_refusal(shell: WinrmPowerShell, endpoint: WinrmEndpoint) -> None:
+    """The password is good: it would be locked out of its own host by mistake for the rest of the night."""
+    for value in range(2):
+        assert shell.call(WRITES, {"value": value}, timeout=SECONDS) == {"value": value}
+        endpoint.mishaps.foreign_seals = 1
+        endpoint.cut_connections()
+    assert shell.call(WRITES, {"value": 2}, timeout=SECONDS) == {"value": 2}
+    assert endpoint.mishaps.foreign_seals == 0
+
+
+def test_a_session_that_was_idle_for_long_is_not_trusted(
+    shell: WinrmPowerShell, endpoint: WinrmEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows closes idle connections after two minutes; another login before is better than a message that fails."""
+    assert shell.call(WRITES, {"value": 1}, timeout=SECONDS) == {"value": 1}
+    assert endpoint.logins["done"] == 1
+    monkeypatch.setattr(session, "IDLE_SECONDS", -1.0)
+    assert shell.call(WRITES, {"value": 2}, timeout=SECONDS) == {"value": 2}
+    assert endpoint.logins["done"] > 1
+    assert endpoint.shells.counts["created"] == 1
 
 
 def test_a_host_that_restarts_between_two_calls(shell: WinrmPowerShell, endpoint: WinrmEndpoint) -> None:

@@ -294,7 +294,7 @@ class _Connection(BaseHTTPRequestHandler):
         try:
             content, encrypted = self.identity.decrypt(self.headers.get("Content-Type", ""), body)
         except Exception:  # what a message that is sealed for another connection gets
-            return 400, b"", ""
+            return (401 if self.endpoint.mishaps.hits("foreign_seals") else 400), b"", ""
         if not encrypted and self.endpoint._tls is None:
             self.endpoint.unencrypted += 1
             return 500, b"", ""

@@ -41,6 +41,8 @@ class Mishaps:
     """Faults that requests of an action (`Create`, `Command`, `Receive`, ...) get, one each."""
     http: list[tuple[str, int, bytes]] = field(default_factory=list)
     """Requests of an action that get this status and body instead of any SOAP, one each."""
+    foreign_seals: int = 0
+    """Messages sealed for another connection that get 401, as if credentials were wrong, instead of 400."""
     busy_logins: int = 0
     """Requests without a message, which only log in, that get 503 when the login is done."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
