@@ -111,8 +111,8 @@ class Creation:
     ) -> vim.VirtualMachine:
         """Make the VM by a task of which it is the result, once, whatever becomes of replies."""
         session = place.at.session
+        first = session.now() - tasks.LOOK_BACK_SECONDS
         for last in (False, True):
-            asked = session.now() - tasks.LOOK_BACK_SECONDS
             self.guard.confirm()
             try:
                 return tasks.run(
@@ -125,15 +125,17 @@ class Creation:
                     shared=True,
                 ).result
             except vim.fault.DuplicateName as fault:
-                made = self._by_name(place) if last else None
+                made = self._appeared(place, entity, operation, since=first) if last else None
                 if made is None:
                     raise self._name_taken(place, fault) from fault
                 return made.ref
-            except LostReply:
-                made = self._appeared(place, entity, operation, since=asked)
+            except LabError as error:
+                if not isinstance(error, LostReply) and error.kind != "task-gone":
+                    raise
+                made = self._appeared(place, entity, operation, since=first)
                 if made is not None:
                     return made.ref
-                if last:
+                if last or not isinstance(error, LostReply):
                     raise
         raise AssertionError("unreachable")
 

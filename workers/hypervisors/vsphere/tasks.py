@@ -30,8 +30,8 @@ CANCEL_SECONDS = 60.0
 CANCEL_AGAIN_SECONDS = 5.0
 """How long a task that was cancelled may go on until it is cancelled again."""
 
-LOOK_BACK_SECONDS = 2.0
-"""What a task may seem to have been queued before it was asked for, as clocks are read."""
+LOOK_BACK_SECONDS = 0.05
+"""What a task may seem to have been queued before it was asked for: both times are the vCenter's own, but perhaps rounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
