@@ -212,9 +212,9 @@ if (Test-Command 'Get-NetOffloadGlobalSetting') {
         $chimney = ([string] $system.Chimney).ToLowerInvariant()
     }
 } else {
-    # Windows 7 and Windows Server 2008 R2: automatic where it was never set.
+    # Windows 7 and Windows Server 2008 R2: automatic where nobody has said on or off.
     $set = Get-Value 'HKLM:\SYSTEM\CurrentControlSet\Services\Tcpip\Parameters' 'EnableTCPChimney'
-    $chimney = $(if ($null -eq $set) { 'automatic' } elseif ($set -eq '0') { 'disabled' } else { 'enabled' })
+    $chimney = $(if ($set -eq '0') { 'disabled' } elseif ($set -eq '1') { 'enabled' } else { 'automatic' })
 }
 
 $version = $null

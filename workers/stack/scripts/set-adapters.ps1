@@ -58,10 +58,13 @@ function Restart-Adapter([string] $Name) {
             throw "$method of $Name ended with $($said.ReturnValue)."
         }
     }
+    # One that is connected has the status 2; it may be missing for a moment.
     $clock = [System.Diagnostics.Stopwatch]::StartNew()
-    while ([int] (Get-Adapter $Name).NetConnectionStatus -ne 2 -and $clock.Elapsed.TotalSeconds -lt 30) {
+    do {
         Start-Sleep -Milliseconds 200
-    }
+        $up = @(Get-CimInstance -ClassName Win32_NetworkAdapter |
+                Where-Object { [string] $_.NetConnectionID -eq $Name -and [int] $_.NetConnectionStatus -eq 2 })
+    } while ($up.Count -eq 0 -and $clock.Elapsed.TotalSeconds -lt 30)
 }
 
 $restart = @()
