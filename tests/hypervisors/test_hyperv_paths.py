@@ -8,7 +8,7 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.model.lab import Host, Login, MigrationAuth, SecretRef, WinrmAccess, WinrmTransport
-from tests.hypervisors.guests import STORE
+from tests.hypervisors.guests import STORE, guests_of
 from tests.hypervisors.hyperv_guests import maker
 from tests.simulators.hyperv.lab import DISK, STORAGE, a_datacentre, a_lab
 from tests.simulators.hyperv.state import RUNNING, Datacentre, SimulatedVm
@@ -93,6 +93,25 @@ def test_all_that_a_host_lacks_is_told_at_once(driver: VmDriver, centre: Datacen
         assert word in told
     assert all(lack.todo for lack in lacks)
     assert driver.lacks("b") == ()
+
+
+def test_h5_a_share_that_the_login_doesnt_reach_is_told_from_a_file_that_isnt_there(centre: Datacentre) -> None:
+    """H5: the double hop, which a login that is delegated makes."""
+    lab = a_lab()
+    share = r"\\files\vms\probe.vhdx"
+    lab = replace(lab, images={"probe": replace(lab.images["probe"], disk=share)})
+    (lack,) = maker(centre)(lab, STORE, Guard()).lacks("a")
+    assert share in lack.what
+    assert "credssp" in lack.todo
+    assert "cifs" in lack.todo
+    with guests_of(lab, make=maker(centre)) as guests, pytest.raises(LabError) as caught:
+        guests.create()
+    assert (caught.value.kind, caught.value.todo) == ("create-failed", lack.todo)
+    login = Login(user="x", password=SecretRef(scheme="env", locator="X"))
+    access = WinrmAccess(url="https://a:5986/wsman", login=login, transport=WinrmTransport.CREDSSP)
+    delegated = {"a": replace(lab.hosts["a"], winrm=access)}
+    (lack,) = maker(centre)(replace(lab, hosts=lab.hosts | delegated), STORE, Guard()).lacks("a")
+    assert "Copy" in lack.todo
 
 
 def test_a_host_without_storage_lacks_it(centre: Datacentre) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from labctl.model.lab import Image, ImageKind, Lab
+from labctl.model.lab import Host, Image, ImageKind, Lab
 from labctl.model.result import Fact
 from workers.hypervisors.base import Lack
+from workers.hypervisors.hyperv import storage
 from workers.hypervisors.hyperv import vm as vms
 from workers.hypervisors.hyperv.answers import Answer
 from workers.hypervisors.hyperv.connection import Connections
@@ -38,7 +39,7 @@ def lacks(connections: Connections, lab: Lab, host: str) -> tuple[Lack, ...]:
             "migration": migrates,
         },
     )
-    found = [_lack(host, one) for one in answer.items("lacks")]
+    found = [_lack(where, one) for one in answer.items("lacks")]
     if not where.storage:
         found.append(
             Lack(
@@ -53,8 +54,9 @@ def _file(image: Image) -> str:
     return {ImageKind.DISK: image.disk, ImageKind.ISO: image.iso}.get(image.kind, "")
 
 
-def _lack(host: str, answer: Answer) -> Lack:
+def _lack(where: Host, answer: Answer) -> Lack:
     what, thing, detail = answer.text("what"), answer.text("object"), answer.text("detail")
+    host, hop = where.name, storage.second_hop(where, thing)
     sentences = {
         "rights": (
             f"The user {thing} may not manage Hyper-V on host {host}.",
@@ -69,8 +71,14 @@ def _lack(host: str, answer: Answer) -> Lack:
             f"Host {host} has no virtual switch {thing}; it has {detail or 'none'}.",
             "Make one of this name, or correct `bridge` of the network in the lab file.",
         ),
-        "file": (f"Host {host} has no file {thing}.", "Copy the image there, or correct its path in the lab file."),
-        "storage": (f"Host {host} has no drive or share for the folder {thing}.", "Correct `storage` in the lab file."),
+        "file": (
+            f"Host {host} has no file {thing}.",
+            hop or "Copy the image there, or correct its path in the lab file.",
+        ),
+        "storage": (
+            f"Host {host} has no drive or share for the folder {thing}.",
+            hop or "Correct `storage` in the lab file.",
+        ),
         "migration": (
             f"Live migration is not enabled on host {host}.",
             "Enable it: Enable-VMMigration, and Set-VMMigrationNetwork for the network it may use.",

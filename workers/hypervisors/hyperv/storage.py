@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import PureWindowsPath
 
 from labctl.errors import LabError
-from labctl.model.lab import Host
+from labctl.model.lab import Host, WinrmTransport
 from workers.hypervisors.base import NAME_PREFIX
 
 DISK = "disk.vhdx"
@@ -43,6 +43,20 @@ def is_shared(path: str) -> bool:
     parts = PureWindowsPath(path)
     shared_volume = len(parts.parts) > 1 and PureWindowsPath(parts.parts[1]) == _CLUSTER_SHARED
     return parts.drive.startswith("\\\\") or shared_volume
+
+
+def second_hop(host: Host, path: str) -> str:
+    """Why a path may seem not to be there although it is, in a sentence; empty when nothing speaks for that.
+
+    A share is on another machine, and only a login that is delegated is let in there from the host (H5: the double hop).
+    """
+    delegated = host.winrm is not None and host.winrm.transport is WinrmTransport.CREDSSP
+    if not PureWindowsPath(path).drive.startswith("\\\\") or delegated:
+        return ""
+    return (
+        "It is on a share, where the host is not let in with the login of labctl unless that is delegated: use the WinRM "
+        f"transport `credssp` for hosts.{host.name}, or Kerberos constrained delegation to the service cifs of the file server."
+    )
 
 
 def stays_where_it_is(source: Host, destination: Host) -> bool:

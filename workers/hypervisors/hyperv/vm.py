@@ -321,5 +321,8 @@ def _creation_error(host: Host, request: VmRequest, error: ScriptError) -> LabEr
         what = f"Host {host.name} has a VM with the MAC address {request.mac} already. It was not touched."
     elif kind == "nic-unsupported":
         what = f"Host {host.name} can't give {request.name} a {request.shape.nic_model} adapter."
+    missing = request.image.disk or request.image.iso
+    if error.kind == "no-disk" and (hop := storage.second_hop(host, missing)):
+        return LabError(what, kind=kind, why=why, todo=hop, host=host.name)
     fallback = f"Check image {request.image.name} and switch {request.network.bridge} on the host, and its free memory."
     return LabError(what, kind=kind, why=why, todo=_CREATION_TODO.get(error.kind, fallback), host=host.name)
