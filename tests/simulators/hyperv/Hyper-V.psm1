@@ -225,6 +225,16 @@ function Move-VM {
         Invoke-Simulator 'Move-VM' $Arguments
     }
 }
+function Move-ClusterVirtualMachineRole {
+    [CmdletBinding(DefaultParameterSetName = 'VMId')]
+    param(
+        [Parameter(ParameterSetName = 'Default', Mandatory = $true)] [string] $Name,
+        [Parameter(ParameterSetName = 'VMId', Mandatory = $true)] [guid] $VMId,
+        [Parameter(Position = 1)] [string] $Node,
+        [ValidateSet('TurnOff', 'Quick', 'Shutdown', 'ShutdownForce', 'Live')] [string] $MigrationType = 'Live'
+    )
+    Invoke-Simulator 'Move-VM' @{ vm = $VMId.ToString(); destination = $Node; storage = '' }
+}
 
 function Get-VMAssignableDevice {
     param([Parameter(Mandatory = $true)] $VM)

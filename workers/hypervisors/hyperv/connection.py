@@ -36,8 +36,8 @@ READING = frozenset(
 )
 """Scripts that change nothing, so that one whose answer was lost may be repeated."""
 
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds between looks at a job; the last one is repeated."""
+_PAUSES = (0.05, 0.2, 1.0, 2.0)
+"""Seconds between looks at a job, each of which starts a PowerShell on the host; the last one is repeated."""
 
 Opener = Callable[[Host], PowerShell]
 """Makes the PowerShell of a host, without connecting yet."""

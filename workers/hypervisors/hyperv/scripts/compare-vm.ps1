@@ -19,10 +19,11 @@ if ($Document.storage -ne '') {
     $where['IncludeStorage'] = $true
     $where['DestinationStoragePath'] = $Document.storage
 }
-$report = Compare-VM @where
+# A role of a cluster is compared by the cluster, when it moves it.
+$found = if ($vm.IsClustered) { @() } else { @((Compare-VM @where).Incompatibilities) }
 $service = Get-CimInstance -Namespace 'root\virtualization\v2' -ClassName Msvm_VirtualSystemMigrationService
 @{
-    incompatibilities = @(foreach ($one in @($report.Incompatibilities)) {
+    incompatibilities = @(foreach ($one in @($found)) {
         if ($null -ne $one) {
             @{ id = [long] $one.MessageId; message = [string] $one.Message }
         }

@@ -11,6 +11,16 @@ param(
 $space = 'root\virtualization\v2'
 $id = ([guid] $Document.id).ToString()
 
+function Stop-Failed([System.Exception] $Exception) {
+    # With how many are in progress: the surplus waits for its turn, and then fails.
+    $service = Get-CimInstance -Namespace $space -ClassName Msvm_VirtualSystemMigrationService
+    Stop-Script -Kind 'move-failed' -Message $Exception.Message -Detail @{
+        active  = [int] $service.ActiveVirtualSystemMigrationCount
+        maximum = [int] (Get-VMHost).MaximumVirtualMachineMigrations
+        code    = [long] $Exception.HResult
+    }
+}
+
 $vm = @(Get-VM | Where-Object { $_.VMId -eq [guid] $id })
 if ($vm.Count -ne 1) {
     Stop-Script -Kind 'not-found' -Message "The host has no VM $id."
@@ -23,6 +33,16 @@ if ($Document.storage -ne '') {
 }
 $watch = [System.Diagnostics.Stopwatch]::StartNew()
 $queuedMs = [long] 0
+if ($vm.IsClustered) {
+    # Only the cluster may move what somebody has made a role of it; it knows its nodes by their short names.
+    $node = ([string] $Document.destination).Split('.')[0]
+    try {
+        [void] (Move-ClusterVirtualMachineRole -VMId $vm.VMId -Node $node -MigrationType Live)
+    } catch {
+        Stop-Failed $_.Exception
+    }
+    return @{ queuedMs = $queuedMs; totalMs = [long] $watch.ElapsedMilliseconds }
+}
 $job = Move-VM @move
 while ($job.State.ToString() -in 'NotStarted', 'Running', 'Blocked') {
     # States of its job: 2 new, 3 starting, 4 running.
@@ -40,12 +60,7 @@ try {
         throw "Move-VM has ended in the state $($job.State)."
     }
 } catch {
-    $service = Get-CimInstance -Namespace $space -ClassName Msvm_VirtualSystemMigrationService
-    Stop-Script -Kind 'move-failed' -Message $_.Exception.Message -Detail @{
-        active  = [int] $service.ActiveVirtualSystemMigrationCount
-        maximum = [int] (Get-VMHost).MaximumVirtualMachineMigrations
-        code    = [long] $_.Exception.HResult
-    }
+    Stop-Failed $_.Exception
 }
 @{
     queuedMs = $queuedMs
