@@ -91,6 +91,22 @@ class TestCommands:
         assert channel.read_file("/tmp/a file", timeout=30) == content
         assert leftovers(world, vm) == []
 
+    def test_a_command_costs_vcenter_few_calls(self, guests: Guests, vc: VcSim) -> None:
+        """One for each step, whatever objects of the API lie between, and one for each look."""
+        _, channel = guests.boot()
+        channel.run(["true"], timeout=30)
+        before = vc.calls()
+        channel.run(["sleep", "0.3"], timeout=30)
+        made = {name: count - before.get(name, 0) for name, count in vc.calls().items() if count != before.get(name, 0)}
+        looks = made.pop("InitiateFileTransferFromGuest")
+        assert made == {
+            "MakeDirectoryInGuest": 1,
+            "InitiateFileTransferToGuest": 1,
+            "StartProgramInGuest": 1,
+            "DeleteDirectoryInGuest": 1,
+        }
+        assert looks < 10
+
     def test_v3_a_command_goes_on_over_a_vmotion(self, guests: Guests, vc: VcSim) -> None:
         """V3, V6: Tools may be away for a moment, and the result is there afterwards; how long the guest stood still is
         read from the log beside the VM's files."""

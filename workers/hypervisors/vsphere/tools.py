@@ -49,6 +49,7 @@ class GuestTools:
         self._machine = machine
         self._name = name
         self._login = login
+        self._known: tuple[Session, vim.vm.guest.FileManager, vim.vm.guest.ProcessManager] | None = None
 
     def obstacle(self, *, timeout: float) -> str:  # noqa: ARG002 - calls of the API have a deadline of their own
         """See `GuestOperations.obstacle`."""
@@ -119,20 +120,24 @@ class GuestTools:
 
     @property
     def _files(self) -> vim.vm.guest.FileManager:
-        return self._manager.fileManager
+        return self._managers()[1]
 
     @property
     def _processes(self) -> vim.vm.guest.ProcessManager:
-        return self._manager.processManager
+        return self._managers()[2]
 
-    @property
-    def _manager(self) -> vim.vm.guest.GuestOperationsManager:
-        manager = self._session().content.guestOperationsManager
-        if manager is None:
-            raise ChannelError(
-                f"vCenter {self._session().vcenter.name} has no guest operations.", kind="channel-refused"
-            )
-        return manager
+    def _managers(self) -> tuple[Session, vim.vm.guest.FileManager, vim.vm.guest.ProcessManager]:
+        """The managers of a session, asked for once: each of their names would be a call of its own."""
+        session = self._session()
+        known = self._known
+        if known is not None and known[0] is session:
+            return known
+        manager = session.content.guestOperationsManager
+        rows = properties(session, (manager,), ("fileManager", "processManager")) if manager is not None else []
+        if not rows:
+            raise ChannelError(f"vCenter {session.vcenter.name} has no guest operations.", kind="channel-refused")
+        self._known = (session, rows[0]["fileManager"], rows[0]["processManager"])
+        return self._known
 
     def _login_of_guest(self) -> vim.vm.guest.NamePasswordAuthentication:
         return vim.vm.guest.NamePasswordAuthentication(
