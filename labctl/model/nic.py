@@ -31,6 +31,8 @@ class NicModel:
     linux_drivers: tuple[str, ...] = ()
     pci_ids: tuple[str, ...] = ()
     migratable: bool = True
+    migrates_on: frozenset[Hypervisor] = frozenset()
+    """Those that migrate it all the same. Hyper-V moves the traffic to the synthetic path for as long as that takes."""
     passthrough: bool = False
     multiqueue: bool = False
     vhost: bool = False
@@ -123,6 +125,7 @@ NIC_MODELS: dict[str, NicModel] = {
             hypervisors=_KVM | _VSPHERE | _HYPERV,
             what="a virtual function of a physical adapter",
             migratable=False,
+            migrates_on=_HYPERV,
             passthrough=True,
         ),
         NicModel(

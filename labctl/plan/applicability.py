@@ -85,7 +85,7 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
     offloads = [name for name in names if name.startswith(OFFLOAD)]
     host_offloads = [name for name in names if name.startswith(HOST_OFFLOAD)]
     return (
-        Rule(reads=("nic_model",), judge=_can_migrate),
+        Rule(reads=(HOSTS, "nic_model", "image"), judge=partial(_can_migrate, lab)),
         *(Rule(reads=(name,), judge=partial(_declared, name, lab)) for name in facts),
         *(Rule(reads=(name,), judge=partial(_on_a_host, name, lab)) for name in host_offloads),
         Rule(reads=(HOSTS, "nic_model", "image", "peer"), judge=partial(_has_placement, lab)),
@@ -149,11 +149,15 @@ def effective(name: str, level: Level | None) -> Level | None:
     return level
 
 
-def _can_migrate(view: View) -> str:
-    model = NIC_MODELS[str(view["nic_model"])]
-    if view.scenario.migrates and not model.migratable:
-        return f"{model.name} gives the VM {model.what}, which can't be migrated"
-    return ""
+def _can_migrate(lab: Lab, view: View) -> str:
+    if not view.scenario.migrates:
+        return ""
+    model, hosts = NIC_MODELS[str(view["nic_model"])], view[HOSTS]
+    assert isinstance(hosts, frozenset)
+    kinds = {host.hypervisor for host in hosts_for_vms(hosts, model.name, str(view["image"]), lab)}
+    if model.migratable or (kinds and kinds <= model.migrates_on):
+        return ""
+    return f"{model.name} gives the VM {model.what}, which can't be migrated"
 
 
 def _declared(name: str, lab: Lab, view: View) -> str:
