@@ -25,6 +25,14 @@ if ($windows.PSObject.Properties.Name -contains 'UBR') {
 }
 $facts['hyperv.module'] = (@(Get-Module -ListAvailable -Name Hyper-V) | ForEach-Object { $_.Version.ToString() } |
         Select-Object -First 1)
+$installer = 'HKLM:\SOFTWARE\Microsoft\Windows NT\CurrentVersion\Virtualization\GuestInstaller\Version'
+if (Test-Path -LiteralPath $installer) {
+    # What the host has for guests that don't get theirs by updates.
+    $offered = Get-ItemProperty -LiteralPath $installer
+    if ($offered.PSObject.Properties.Name -contains 'Microsoft-Hyper-V-Guest-Installer') {
+        $facts['integration_services.offered'] = [string] $offered.'Microsoft-Hyper-V-Guest-Installer'
+    }
+}
 $facts['powershell.version'] = $PSVersionTable.PSVersion.ToString()
 $facts['machine'] = "$($computer.Manufacturer) $($computer.Model)".Trim()
 $facts['firmware.version'] = [string] $bios.SMBIOSBIOSVersion
