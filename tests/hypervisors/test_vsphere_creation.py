@@ -329,11 +329,24 @@ def test_a_full_datastore_is_told(guests: Guests, vc: VcSim) -> None:
     assert "datastore is full" in refusal(guests).todo
 
 
-def test_rights_that_are_missing_are_told(guests: Guests, vc: VcSim) -> None:
-    vc.fail("CloneVM_Task", "NoPermission")
-    error = refusal(guests)
+@pytest.mark.parametrize(
+    ("privilege", "thing"),
+    [
+        ("VirtualMachine.Provisioning.DeployTemplate", LINUX.name),
+        ("VirtualMachine.Config.AddRemoveDevice", "labctl-test"),
+        ("VirtualMachine.Interact.PowerOn", "labctl-test"),
+    ],
+)
+def test_rights_that_are_missing_are_told_and_leave_nothing(
+    guests: Guests, vc: VcSim, privilege: str, thing: str
+) -> None:
+    vc.lack({privilege: ["*"]})
+    try:
+        error = refusal(guests)
+    finally:
+        vc.lack({})
     assert error.kind == "create-failed"
-    assert "lacks" in error.why
+    assert f"lacks the privilege {privilege} on VirtualMachine {thing}" in error.why
     assert "role" in error.todo
 
 

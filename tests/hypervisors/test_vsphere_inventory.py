@@ -144,6 +144,19 @@ def test_hosts_are_meant_by_name_or_path(vc: VcSim) -> None:
     assert alone.pool != places(vc).vm_place("a").pool
 
 
+def test_a_host_that_was_taken_out_and_put_in_again_is_found(vc: VcSim) -> None:
+    """It is another object then, of the same name."""
+    known = places(vc)
+    before = known.host("a")
+    kept = known._inventories[before.session]
+    rows = [row for row in kept._rows.values() if row.ref != before.host]
+    gone = vim.HostSystem("host-gone", before.host._stub)
+    known._inventories[before.session] = Inventory([*rows, Row(gone, kept._rows[before.host].values)])
+    assert known.host("a").host == gone
+    place, row = known.look("a", ("name",))
+    assert (place.host, row["name"]) == (before.host, HOSTS[0])
+
+
 def test_a_host_that_is_not_there_is_told_with_the_nearest(vc: VcSim) -> None:
     with pytest.raises(LabError) as caught:
         places(vc, inventory="esx1.lab.tst").host("a")

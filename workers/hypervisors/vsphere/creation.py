@@ -54,10 +54,13 @@ class Creation:
         self._refuse_taken(place, network)
         try:
             self._make_and_start(place, network)
-        except (vmodl.MethodFault, LabError, AttemptCancelled) as error:
+        except vmodl.MethodFault as fault:
+            # Told first: what it is about may have no name any more once it is removed.
+            failed = self._failed(fault)
             self._remove_half_made(place)
-            if isinstance(error, vmodl.MethodFault):
-                raise self._failed(error) from error
+            raise failed from fault
+        except (LabError, AttemptCancelled):
+            self._remove_half_made(place)
             raise
 
     def _make_and_start(self, place: VmPlace, network: Item) -> None:

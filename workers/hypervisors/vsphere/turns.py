@@ -11,7 +11,7 @@ from workers.guard import Deadline, Guard
 from workers.hypervisors.vsphere import tasks
 from workers.hypervisors.vsphere.connection import Session
 
-_TURNS: dict[tuple[str, str], threading.BoundedSemaphore] = {}
+_TURNS: dict[tuple[str, str, int], threading.BoundedSemaphore] = {}
 _MAKING = threading.Lock()
 
 WAIT_SECONDS = 5.0
@@ -42,7 +42,7 @@ def turn(
 
 def _semaphore(address: str, operation: str, limit: int) -> threading.BoundedSemaphore:
     with _MAKING:
-        return _TURNS.setdefault((address, operation), threading.BoundedSemaphore(limit))
+        return _TURNS.setdefault((address, operation, limit), threading.BoundedSemaphore(limit))
 
 
 def _wait(pace: tasks.Pace, session: Session, operation: str, limit: int, deadline: Deadline) -> None:
