@@ -21,9 +21,9 @@ from tests.hypervisors.vsphere_guests import done, named, somebody, vsphere_lab
 from tests.simulators.vcsim import HOSTS, Datastore, VcSim, vcsim
 from workers.guard import Guard
 from workers.hypervisors.base import MigrationOutcome, Vm
-from workers.hypervisors.vsphere import migration
 from workers.hypervisors.vsphere.driver import VsphereDriver
-from workers.hypervisors.vsphere.inventory import properties
+from workers.hypervisors.vsphere.inventory import Row, properties
+from workers.hypervisors.vsphere.relocation import home_of, relocation
 
 pytestmark = pytest.mark.services
 
@@ -128,11 +128,18 @@ class TestArrival:
         """V7: said all the same, because a vCenter that is not told a datastore chooses one."""
         here, there, pool = vim.Datastore("datastore-1"), vim.Datastore("datastore-2"), vim.ResourcePool("pool-2")
         target = Target(vim.HostSystem("host-2"), pool, there)
-        stays = migration.relocation(target, files=here, reachable=True, folder=None)  # type: ignore[arg-type]
-        moves = migration.relocation(target, files=here, reachable=False, folder=None)  # type: ignore[arg-type]
+        stays = relocation(target, files=here, reachable=True, folder=None)  # type: ignore[arg-type]
+        moves = relocation(target, files=here, reachable=False, folder=None)  # type: ignore[arg-type]
         assert (stays.host, stays.pool, stays.datastore) == (target.at.host, pool, here)
         assert (moves.host, moves.pool, moves.datastore) == (target.at.host, pool, there)
         assert stays.folder is None
+
+    def test_v7_the_datastore_of_a_cd_image_is_not_taken_for_the_vms(self) -> None:
+        """V7: a VM names all datastores that it uses, in any order."""
+        images, own = (Row(vim.Datastore(name), {"name": name.replace("/", "%2f")}) for name in ("iso", "ssd/1"))
+        assert home_of("[ssd/1] labctl-x/labctl-x.vmx", [images, own]) == own.ref
+        assert home_of("[gone] labctl-x/labctl-x.vmx", [images, own]) is None
+        assert home_of("", [images, own]) is None
 
     def test_v2_a_lost_answer_is_no_second_vmotion(self, vc: VcSim, guests: Guests) -> None:
         """V2: the task that had begun is found and watched."""

@@ -31,7 +31,8 @@ from workers.hypervisors.vsphere.downtime import Downtime, read_downtime
 from workers.hypervisors.vsphere.events import ARRIVALS, FAILURES, OwnMoves, VmEvent, clock_ahead, events_of
 from workers.hypervisors.vsphere.faults import lab_error
 from workers.hypervisors.vsphere.inventory import properties, property_of
-from workers.hypervisors.vsphere.places import Places, VmPlace
+from workers.hypervisors.vsphere.places import Places
+from workers.hypervisors.vsphere.relocation import planned, unsupported
 from workers.hypervisors.vsphere.tasks import Pace, TaskState
 from workers.hypervisors.vsphere.turns import turn
 
@@ -64,33 +65,6 @@ def not_started(kind: str, error: str) -> MigrationOutcome:
     """The outcome of a migration that was not even begun."""
     now = time.time()
     return MigrationOutcome(completed=False, started=now, ended=now, error=error, error_kind=kind)
-
-
-def unsupported(order: MigrationOrder) -> str:
-    """What was ordered that vSphere has no way to do; empty when it can do all. It decides itself how fast memory is copied
-    and how a busy guest is slowed down (Stun During Page Send)."""
-    asked = {
-        "bandwidth": order.bandwidth is not None,
-        "auto_converge": order.auto_converge,
-        "post_copy": order.post_copy,
-    }
-    wanted = [name for name, wanted in asked.items() if wanted]
-    return f"vMotion has no {' and no '.join(wanted)} that could be set." if wanted else ""
-
-
-def relocation(target: VmPlace, *, files: vim.Datastore, reachable: bool, folder: vim.Folder | None) -> Any:  # noqa: ANN401
-    """What vCenter is told: where to.
-
-    Host, pool and datastore are always all said, and all of the destination: the pool of the source's cluster would be
-    refused. `files` is where the VM's files are: they stay if the destination reaches them (`reachable`), else they move
-    along. `folder` only where the VM has to change it, because it comes to another datacenter.
-    """
-    return vim.vm.RelocateSpec(
-        host=target.at.host,
-        pool=target.pool,
-        datastore=files if reachable else target.datastore,
-        folder=folder,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +121,7 @@ class Migration:
             self._here = self._places.host(self._source)
             self._session = self._here.session
             self._target = self._places.vm_place(self._destination)
-            spec = self._spec()
+            spec = planned(self._machine, self._vm, here=self._here, target=self._target)
             objection = paths.check_vm(self._session, self._machine, spec, guard=self._guard)
             if objection:
                 return not_started("refused", objection)
@@ -164,17 +138,6 @@ class Migration:
             return not_started(kind, f"{error.what} {error.why}".strip())
         except vmodl.MethodFault as fault:
             return not_started("refused", _words(fault))
-
-    def _spec(self) -> Any:  # noqa: ANN401
-        """Where to, from where the VM and its files are now."""
-        rows = properties(self._session, (self._machine,), ("datastore", "runtime.powerState"))
-        if not rows or rows[0]["runtime.powerState"] != vim.VirtualMachine.PowerState.poweredOn:
-            raise LabError(f"The VM {self._vm.name} doesn't run.", kind="vm-gone", host=self._source)
-        files = (rows[0]["datastore"] or [self._target.datastore])[0]
-        seen = property_of(self._session, self._target.at.host, "datastore") or []
-        elsewhere = self._target.at.datacenter != self._here.datacenter
-        folder = self._target.folder if elsewhere else None
-        return relocation(self._target, files=files, reachable=files in seen, folder=folder)
 
     def _run(self, spec: Any, deadline: Deadline) -> MigrationOutcome:  # noqa: ANN401
         """Begin it, see it to its end and judge it. From here on it has begun, and nothing that goes wrong is a refusal."""
