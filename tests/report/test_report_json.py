@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 
+import jsonschema
 import pytest
+from click.testing import CliRunner
 
+from labctl.cli.schema import schema
 from labctl.report import to_json
 from labctl.report.data import report_of
 from tests.report.records import demo_campaign, matrix_record, published_campaign
@@ -37,3 +40,19 @@ def test_is_strict_json_in_every_state(share: float) -> None:
 
     for campaign in (demo_campaign(), published_campaign()):
         json.loads(to_json(matrix_record(campaign, share=share)), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_the_published_schema_holds_in_every_state(share: float) -> None:
+    published = json.loads(CliRunner().invoke(schema, ["report"]).output)
+    jsonschema.Draft202012Validator.check_schema(published)
+    for campaign in (demo_campaign(), published_campaign()):
+        jsonschema.validate(json.loads(to_json(matrix_record(campaign, share=share))), published)
+
+
+def test_the_published_schema_refuses_what_is_no_report() -> None:
+    published = json.loads(CliRunner().invoke(schema, ["report"]).output)
+    document = json.loads(to_json(matrix_record()))
+    del document["rows"][0]["summary"]["n"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, published)
