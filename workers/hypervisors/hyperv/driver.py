@@ -47,8 +47,8 @@ class HypervDriver:
         self._ids: dict[str, str] = {}
         """VMIds of VMs that this driver has seen with their mark, by our UUIDs."""
         self._moves: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        self._remarks: dict[str, list[tuple[float, str]]] = defaultdict(list)
-        """What was seen of a VM besides, with the time."""
+        self._accelerated: dict[str, tuple[float, str]] = {}
+        """VMs whose adapter used SR-IOV when they were last moved: when that was, and from which host."""
 
     def create(self, host: str, request: VmRequest, *, timeout: float) -> Vm:
         """Create and start a VM. With guest customisation its guest has booted when this returns."""
@@ -122,8 +122,8 @@ class HypervDriver:
         )
         outcome = moving.run(on_sample)
         self._moves[vm.uuid].append((outcome.started, outcome.ended))
-        if moving.fell_back:
-            self._remarks[vm.uuid].append((outcome.ended, moving.fell_back))
+        if outcome.completed and moving.used_sriov:
+            self._accelerated[vm.uuid] = (outcome.ended, place.host)
         return outcome
 
     def pause(self, vm: Vm) -> None:
@@ -149,7 +149,7 @@ class HypervDriver:
                 vms.remove_folder(self._connections, host, vm.uuid, vm.name)
         if sight.errors and not sight.found:
             raise sight.errors[0]
-        for known in (self._places, self._ids, self._moves, self._remarks):
+        for known in (self._places, self._ids, self._moves, self._accelerated):
             known.pop(vm.uuid, None)
 
     def owned(self, host: str) -> tuple[OwnedVm, ...]:
@@ -176,13 +176,26 @@ class HypervDriver:
         if not vm_id:
             return ()
         ours = self._moves.get(vm.uuid, [])
-        told = [remark for at, remark in self._remarks.get(vm.uuid, []) if at >= since]
+        told = self._lost_sriov(vm, since=since)
         for host in self._candidates(vm):
             for number, at in events.happened(self._connections, host, vm_id, since=since):
                 own_move = any(start - OUR_OWN_SECONDS <= at <= end + OUR_OWN_SECONDS for start, end in ours)
                 if not (number in events.MOVES and own_move):
                     told.append(f"Host {host}: {events.INCIDENTS[number]}")
         return tuple(told)
+
+    def _lost_sriov(self, vm: Vm, *, since: float) -> list[str]:
+        """Whether its adapter has gone by the synthetic path since it was moved: where the other host can't give it a
+        virtual function, Hyper-V says nothing. Asked late, because it takes a guest seconds to use one again."""
+        moved, source = self._accelerated.get(vm.uuid, (0.0, ""))
+        if not source or moved < since:
+            return []
+        place = self._require_place(vm)
+        if vms.read_back(self._connections, place.host, place.id).get("nic.sriov_used"):
+            return []
+        return [
+            f"Its adapter used SR-IOV on host {source} and has fallen back to the synthetic path on host {place.host}."
+        ]
 
     def lacks(self, host: str) -> tuple[Lack, ...]:
         """What the host lacks for the work of labctl, all of it at once."""

@@ -81,8 +81,8 @@ class Migration:
         self._stays = storage.stays_where_it_is(source, destination)
         self._waited_ms = 0
         self._name_there = ""
-        self.fell_back = ""
-        """Set when the VM used SR-IOV before and doesn't any more, in a sentence."""
+        self.used_sriov = False
+        """Whether its adapter used SR-IOV before it was moved."""
 
     def run(self, on_sample: Callable[[MigrationSample], None] | None) -> MigrationOutcome:
         """Move the VM and say how that went."""
@@ -91,7 +91,8 @@ class Migration:
             return not_started("refused", objection)
         deadline = Deadline.after(self._order.deadline)
         try:
-            before, refusal = self._await_slot(deadline)
+            found, refusal = self._await_slot(deadline)
+            self.used_sriov = found.iov
             if refusal:
                 return not_started("deadline" if deadline.passed else "refused", refusal)
             tried = self._move(deadline, on_sample)
@@ -106,7 +107,7 @@ class Migration:
         except LabError as error:
             kind = "unreachable" if error.kind in ("host-unreachable", "timeout") else "refused"
             return not_started(kind, f"{error.what} {error.why} {error.todo}".strip())
-        return self._outcome(tried, before)
+        return self._outcome(tried)
 
     def _objection(self) -> str:
         """Why the VM can't be moved in the way that was ordered."""
@@ -165,7 +166,7 @@ class Migration:
             on_sample=on_sample,
         ).run()
 
-    def _outcome(self, tried: Tried, before: Comparison) -> MigrationOutcome:
+    def _outcome(self, tried: Tried) -> MigrationOutcome:
         """What happened, told by where the VM is found; then what the migration left on the other side is removed."""
         arrived, trouble = self._settle()
         if not arrived:
@@ -180,7 +181,6 @@ class Migration:
                 queued_ms=self._queued(tried),
                 samples=tuple(tried.samples),
             )
-        self._compare_adapters(before)
         return self._completed(tried)
 
     def _completed(self, tried: Tried) -> MigrationOutcome:
@@ -255,18 +255,6 @@ class Migration:
         except LabError as error:
             return f"{error.what} {error.why}".strip()
         return ""
-
-    def _compare_adapters(self, before: Comparison) -> None:
-        """See whether SR-IOV is still used: where the other host can't give it, the VM goes on without, silently."""
-        if not before.iov:
-            return
-        with suppress(LabError):
-            now = vms.read_back(self._connections, self._destination.name, self._id)
-            if not now.get("nic.sriov_used"):
-                self.fell_back = (
-                    f"Its adapter used SR-IOV on host {self._source.name} and fell back to the synthetic path on host "
-                    f"{self._destination.name}."
-                )
 
 
 def _backing_off() -> Iterator[float]:
