@@ -19,6 +19,7 @@ from tests.hypervisors.vsphere_guests import done, machines, named, somebody, vc
 from tests.simulators.vcsim import LINUX, VcSim, vcsim
 from workers.hypervisors.vsphere import connection, tls
 from workers.hypervisors.vsphere.connection import LostReply, Session
+from workers.hypervisors.vsphere.inventory import property_of
 
 pytestmark = pytest.mark.services
 
@@ -70,6 +71,15 @@ def test_v1_a_session_that_was_forgotten_is_made_anew_once_and_the_call_made_aga
         call()
         assert vc.calls()["Login"] == before["Login"] + 1
     assert machine.config.annotation == "x"
+
+
+def test_v1_properties_that_are_withheld_from_a_session_that_ended_are_asked_for_in_a_new_one(
+    vc: VcSim, session: Session
+) -> None:
+    """V1: the property collector names objects without their properties, and gives no fault."""
+    machine = named(session, vim.VirtualMachine, LINUX.name)
+    vc.forget_sessions()
+    assert property_of(session, machine, "name") == LINUX.name
 
 
 def test_v1_threads_that_find_the_session_ended_log_in_once(vc: VcSim, session: Session) -> None:

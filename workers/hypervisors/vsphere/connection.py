@@ -220,11 +220,14 @@ class _Stub(SoapStubAdapter):  # type: ignore[misc]
             return self._exchange(name, mo, info, args)
         login = self._ensure_login()
         try:
-            return self._exchange(name, mo, info, args)
+            answer = self._exchange(name, mo, info, args)
         except vim.fault.NotAuthenticated:
-            # It was refused before it did anything, whatever it is.
-            self._login_again(login)
-            return self._exchange(name, mo, info, args)
+            pass  # it was refused before it did anything, whatever it is
+        else:
+            if not _is_withheld(answer):
+                return answer
+        self._login_again(login)
+        return self._exchange(name, mo, info, args)
 
     def GetConnection(self) -> Any:  # noqa: ANN401
         """A connection on which nothing was sent yet that has no answer. One that the server has closed is none."""
@@ -294,6 +297,15 @@ class _Stub(SoapStubAdapter):  # type: ignore[misc]
             why=why,
             todo=f"Check user and {account.password} of vcenters.{self._vcenter.name}; an account may be locked.",
         )
+
+
+def _is_withheld(answer: Any) -> bool:  # noqa: ANN401
+    """Whether an answer of the property collector leaves properties out because nobody is logged in any more: it names the
+    objects all the same, instead of a fault."""
+    if not isinstance(answer, vmodl.query.PropertyCollector.RetrieveResult):
+        return False
+    missing = (one.fault for entry in answer.objects for one in entry.missingSet)
+    return any(isinstance(fault, vim.fault.NotAuthenticated) for fault in missing)
 
 
 def said(error: BaseException) -> str:

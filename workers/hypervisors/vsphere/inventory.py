@@ -70,14 +70,11 @@ def property_of(session: Session, ref: Any, name: str) -> Any:  # noqa: ANN401
 
 def listing(session: Session, root: Any, kinds: Mapping[type[Any], Sequence[str]]) -> list[Row]:  # noqa: ANN401
     """All objects of these kinds in or below `root`, with the properties named. Three calls and one for each page."""
-    for last in (False, True):
-        try:
-            return _view(session, root, kinds)
-        except vmodl.fault.ManagedObjectNotFound:
-            # The view goes with the session that made it, and an object may go before the properties are read.
-            if last:
-                raise
-    raise AssertionError("unreachable")
+    try:
+        return _view(session, root, kinds)
+    except vmodl.fault.ManagedObjectNotFound:
+        # The view goes with the session that made it, and an object may go before the properties are read.
+        return _view(session, root, kinds)
 
 
 def related(session: Session, ref: Any, path: str, kind: type[Any], names: Sequence[str]) -> list[Row]:  # noqa: ANN401
