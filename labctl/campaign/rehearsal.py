@@ -25,11 +25,12 @@ from labctl.campaign.supervisor import kill_group
 from labctl.conductor import Conductor
 from labctl.errors import LabError
 from labctl.model.campaign import Campaign
-from labctl.model.lab import Lab, SimulatedLayout
+from labctl.model.lab import Lab, Network, SimulatedLayout
 from labctl.model.outcome import CampaignState
 from labctl.model.patience import VARIABLE as PATIENCE
 from labctl.model.result import CampaignRecord
 from labctl.plan.resources import machines_of
+from labctl.spec.simulated import DATA, GUESTS
 from labctl.store import LeaseLine, Store, VmRecord, open_store
 from labctl.store.database import sqlite_url
 from labctl.virtual_clock import VirtualClock
@@ -67,7 +68,15 @@ def simulated(lab: Lab, directory: Path) -> Lab:
     """The same lab on simulated hosts, whose world is in this directory. Nothing of the real one is touched."""
     seed = lab.simulated.seed if lab.simulated is not None else SimulatedLayout.seed
     layout = SimulatedLayout(directory=PurePosixPath(directory), seed=seed)
-    return replace(lab, simulated=layout, embedded=None)
+    networks = {name: _without_dhcp(network) for name, network in lab.networks.items()}
+    return replace(lab, simulated=layout, embedded=None, networks=networks)
+
+
+def _without_dhcp(network: Network) -> Network:
+    """Nobody gives simulated guests their addresses but labctl."""
+    if network.is_static:
+        return network
+    return replace(network, addressing="static", guest_range=GUESTS, prefix_length=DATA.prefixlen)
 
 
 def rehearse(

@@ -41,7 +41,10 @@ from labctl.spec.embedded import DATA_BRIDGE, DATA_NETWORK, PROBE_IMAGE
 MOST_MEMBERS = 500
 """Hosts and plain machines together. Every two hosts have a migration path, so a lab grows with the square of them."""
 
-_DATA = IPv4Network("198.18.0.0/16")
+DATA = IPv4Network("198.18.0.0/16")
+"""The network that transfers pretend to be on."""
+GUESTS = (DATA[DATA.num_addresses // 2], DATA[-2])
+"""First and last address of guests in it."""
 _MIGRATION = IPv4Network("198.19.0.0/17")
 _MANAGEMENT = IPv4Network("198.19.128.0/17")
 
@@ -78,7 +81,7 @@ def expand_simulated(name: str, site: str, simulated: SimulatedSpec) -> Lab:
     numbers = {member: number for number, member in enumerate((*simulated.hosts, *simulated.machines), start=1)}
 
     def address(member: str) -> IPv4Interface:
-        return IPv4Interface((_DATA[numbers[member]], _DATA.prefixlen))
+        return IPv4Interface((DATA[numbers[member]], DATA.prefixlen))
 
     def ssh(member: str) -> SshAccess:
         return SshAccess(
@@ -119,8 +122,7 @@ def expand_simulated(name: str, site: str, simulated: SimulatedSpec) -> Lab:
 
 
 def _network() -> Network:
-    guests = (_DATA[_DATA.num_addresses // 2], _DATA[-2])
-    return Network(name=DATA_NETWORK, bridge=DATA_BRIDGE, guest_range=guests, prefix_length=_DATA.prefixlen)
+    return Network(name=DATA_NETWORK, bridge=DATA_BRIDGE, guest_range=GUESTS, prefix_length=DATA.prefixlen)
 
 
 def _image(directory: PurePosixPath, hypervisor: Hypervisor) -> Image:

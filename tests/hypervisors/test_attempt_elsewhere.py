@@ -11,18 +11,21 @@ from typing import Any
 
 import pytest
 
+from labctl.campaign.rehearsal import simulated
 from labctl.conductor import Conductor
 from labctl.errors import LabError
-from labctl.model.lab import Lab
+from labctl.model.lab import Customisation, Lab
 from labctl.model.outcome import Outcome
 from labctl.model.result import AttemptResult
 from labctl.model.scenario import Scenario
+from labctl.spec.lab import load_lab
 from labctl.store import Store, open_store
 from tests.simulated import a_simulated_lab, attempt, conducted, virtual_time, vms_left
 from tests.values import a_campaign
 from workers.hypervisors.base import Vm
 from workers.hypervisors.simulated.driver import SimulatedDriver
 
+LABS = Path(__file__).parents[2] / "configs" / "labs"
 LEASED = {"sender": IPv4Address("198.18.128.77"), "receiver": IPv4Address("198.18.129.78")}
 
 
@@ -145,3 +148,18 @@ def test_our_own_migration_is_no_incident(store: Store, conductor: Conductor, tm
     result = run(store, conductor, a_simulated_lab(tmp_path / "world"), Scenario.DURING_MIGRATION)
     assert result.detail.outcome is Outcome.OK, result.detail
     assert [item.completed for item in result.migrations] == [True]
+
+
+@pytest.mark.parametrize(("name", "model"), [("vsphere", "vmxnet3"), ("hyperv", "legacy")])
+def test_labs_of_all_kinds_can_be_rehearsed(
+    store: Store, conductor: Conductor, tmp_path: Path, name: str, model: str
+) -> None:
+    """Among them those whose guests get their addresses by DHCP, and have other channels than simulated ones."""
+    lab = simulated(load_lab(LABS / f"{name}.yaml"), tmp_path / "world")
+    images = [image for image, made in lab.images.items() if made.generation == 1 or model != "legacy"]
+    settings = {"image": images[-1], "seconds": 5.0}
+    lab = replace(lab, images={image: replace(lab.images[image], customisation=Customisation.NONE) for image in images})
+    campaign = a_campaign(factors={"nic_model": (model,)}, settings=settings, repeats=1)
+    result = conducted(conductor, lambda: attempt(store, lab, campaign))
+    assert result.detail.outcome is Outcome.OK, result.detail
+    assert vms_left(lab) == []
