@@ -18,7 +18,7 @@ from workers.hypervisors.base import Vm
 from workers.hypervisors.vsphere import storage
 from workers.hypervisors.vsphere import vm as vms
 from workers.hypervisors.vsphere.connection import Session
-from workers.hypervisors.vsphere.inventory import property_of
+from workers.hypervisors.vsphere.inventory import Row, property_of
 
 pytestmark = pytest.mark.services
 
@@ -263,3 +263,26 @@ def test_a_vm_that_ended_by_itself_runs_nowhere(vc: VcSim, guests: Guests) -> No
         guests.driver.pause(vm)
     assert caught.value.kind == "vm-gone"
     assert "poweredOff" in caught.value.why
+
+
+def test_a_vm_of_which_nothing_can_be_read_is_not_taken_for_gone(
+    guests: Guests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host is disconnected, so the vCenter has no configuration of it; it is neither gone nor somebody else's."""
+    vm = guests.create()
+    read = vms.properties
+
+    def away(session: Session, refs: Any, names: Any) -> Any:
+        rows = read(session, refs, names)
+        kept = ("name", "parent", "runtime.powerState")
+        state = {"runtime.connectionState": "disconnected"}
+        return [Row(row.ref, {name: row[name] for name in kept} | state) for row in rows]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(vms, "properties", away)
+        for call in (guests.driver.locate, guests.driver.destroy):
+            with pytest.raises(LabError) as caught:
+                call(vm)
+            assert (caught.value.kind, caught.value.host) == ("host-unreachable", "a")
+            assert "disconnected" in caught.value.why
+    assert guests.driver.locate(vm) == "a"

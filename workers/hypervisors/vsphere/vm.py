@@ -101,8 +101,9 @@ def find(session: Session, vm: Vm, *, folder: vim.Folder | None = None) -> Prese
         raise LabError(
             f"Nothing of the VM {vm.name} can be read from its vCenter.",
             kind="host-unreachable",
-            why=f"It is {row['runtime.connectionState']}: its host or its datastore is away.",
-            todo="See to the host in vCenter.",
+            why=f"It is {row['runtime.connectionState'] or 'closed to the user of labctl'}: its host or its datastore is away, "
+            "or a right to read it.",
+            todo="See to the host in vCenter, and to the role of the user on the folder of the VM.",
             host=vm.host,
         )
     found = presence(row, folder=folder)
