@@ -201,6 +201,7 @@ def _copied(placed: Placed, asked: TransferOrder) -> tuple[Journal, LabError | N
         ("rsync", {"copy": "rsync", **COLD}),
         ("rsync", {"copy": "rsync", "reverse": True}),
         ("smbd", {"copy": "smbclient"}),
+        ("smbd", {"copy": "smbclient", "reverse": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )
