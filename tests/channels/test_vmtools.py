@@ -170,6 +170,23 @@ class TestOneScript:
         guest.channel.close()
         assert guest.endpoint.leftovers() == ["count"]
 
+    def test_a_launcher_that_comes_late_does_nothing(self, guest: Bench) -> None:
+        """V2: also when all is being removed, as after a start that was made twice."""
+        late: list[str] = []
+
+        def stay(path: str, *, timeout: float) -> None:
+            late.append(path)
+
+        real = guest.tools.remove_directory
+        guest.tools.remove_directory = stay  # type: ignore[method-assign]
+        guest.channel.run(["sh", "-c", "echo x >>/tmp/count"], timeout=30)
+        (directory,) = late
+        guest.tools.start("/bin/sh", "go", directory=directory, timeout=10)
+        pid = guest.tools.start("/bin/sh", "gone", directory=directory, timeout=10)
+        until(lambda: not guest.tools.lives(pid, timeout=10), "its end")
+        assert (guest.endpoint.tmp / "count").read_text() == "x\n"
+        real(directory, timeout=10)
+
     def test_a_login_that_was_refused_is_hardly_tried_again(self, guest: Bench) -> None:
         """Accounts lock after a few wrong passwords."""
         refusals = Failing("make_directory", "channel-refused", times=100)

@@ -74,19 +74,19 @@ class WindowsTools:
     def start(self, program: str, line: str, *, directory: str, timeout: float) -> int:
         assert (program, line) == (SHELL, arguments()), "the command line never depends on what is asked"
         self.started.append(directory)
-        if f"{directory}\\started" not in self.directories:
-            self.directories.add(f"{directory}\\started")
-            threading.Thread(target=self._work, args=[directory], daemon=True).start()
+        request = self.files.pop(f"{directory}\\in", None)
+        if request is not None:
+            threading.Thread(target=self._work, args=[directory, request], daemon=True).start()
         self._fail("start")
         return 4711
 
     def lives(self, pid: int, *, timeout: float) -> bool:
         return pid == 4711
 
-    def _work(self, directory: str) -> None:
+    def _work(self, directory: str, request: bytes) -> None:
         if self.silent:
             return
-        answer = answered(self.files[f"{directory}\\in"], self._script)
+        answer = answered(request, self._script)
         self.files[f"{directory}\\out"] = b"a profile that talks\r\n" + answer
         self.files[f"{directory}\\err"] = b"#< CLIXML\r\n"
         self.files[f"{directory}\\done"] = b"0\r\n"

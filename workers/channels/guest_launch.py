@@ -83,8 +83,9 @@ class GuestOperations(Protocol):
 class Launch:
     """A program to be launched.
 
-    It must begin by making the directory `started` in its own, and end at once when it is there already: a start whose
-    answer was lost is made again. In the end it makes the file `done`, whole (by renaming it).
+    A start whose answer was lost is made again, so it must begin by renaming a file of its directory, and end at once when
+    that is not there: making one would not do, because one that comes late could make it anew while all is removed. In the
+    end it makes the file `done`, whole (by renaming it).
     """
 
     parent: str

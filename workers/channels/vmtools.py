@@ -141,7 +141,7 @@ _HEADER = re.compile(rb"labctl (\d+) (\d+) (\d+)\n")
 """Exit code, bytes of stdout, bytes of stderr."""
 
 LAUNCHER = r"""
-mkdir started || exit
+mv go gone || exit
 exec </dev/null
 [ ! -e in ] || exec <in
 /bin/sh -c "$@" >out 2>err

@@ -39,7 +39,7 @@ def arguments() -> str:
     `/v:on` has `!errorlevel!` read when PowerShell has ended, not when the line is; `/d` keeps the registry's commands out.
     """
     powershell = " ".join(("powershell.exe", *envelope.arguments()))
-    return f'/d /v:on /c "md started && ({powershell} <in >out 2>err & echo !errorlevel!>new & move /y new done)"'
+    return f'/d /v:on /c "ren in taken && ({powershell} <taken >out 2>err & echo !errorlevel!>new & move /y new done)"'
 
 
 class ToolsPowerShell:
