@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Interface
 from pathlib import Path
 
@@ -112,6 +113,8 @@ def test_nothing_runs_in_a_guest_that_is_paused(world: GuestWorld, guest: tuple[
     _, channel = guest
     job = channel.start(["sh", "-c", "while :; do date +%s%N >/tmp/now; sleep 0.01; done"], lifetime=60)
     inside = world.root("vm-one") / "tmp/now"
+    while not inside.exists():
+        assert not job.finished()
     world.pause("vm-one")
     frozen = processes_in(int(world.enter("vm-one")[2]))
     states = {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in frozen}
@@ -126,8 +129,28 @@ def test_nothing_runs_in_a_guest_that_is_paused(world: GuestWorld, guest: tuple[
 def test_a_stunned_guest_goes_on_afterwards(world: GuestWorld, guest: tuple[Guest, SshChannel]) -> None:
     _, channel = guest
     channel.run(["true"], timeout=20)
+    changes = "/sys/class/net/eth0/carrier_changes"
+    before = said(channel, "cat", changes)
     world.stun("vm-one", 0.05)
-    assert said(channel, "cat", "/sys/class/net/eth0/carrier") == "1"
+    assert said(channel, "cat", changes) == before
+
+
+def test_nothing_reaches_a_guest_that_is_stunned(world: GuestWorld, guest: tuple[Guest, SshChannel]) -> None:
+    _, channel = guest
+    address = said(channel, "ip", "-o", "-4", "addr", "show", "dev", "eth0").split()[3].partition("/")[0]
+    port = Path(f"/sys/class/net/{world.bridge}/brif")
+    with ThreadPoolExecutor(1) as stunner:
+        stunned = stunner.submit(world.stun, "vm-one", 1.0)
+        while not any((entry / "state").read_text().strip() == "0" for entry in port.iterdir()):
+            assert not stunned.done()
+        assert not answers(address, seconds=0.2)
+        stunned.result()
+        assert answers(address, seconds=10)
+
+
+def answers(address: str, *, seconds: float) -> bool:
+    ping = subprocess.run(["ping", "-c", "1", "-W", str(seconds), address], capture_output=True, timeout=30)
+    return ping.returncode == 0
 
 
 KILLED = """
