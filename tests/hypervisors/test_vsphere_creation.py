@@ -226,6 +226,21 @@ def test_a_template_may_be_a_path_or_a_vm(guests: Guests) -> None:
         assert guests.create(request=guests.request(image=replace(PROBE, template=template)))
 
 
+def test_a_template_is_looked_for_once_unless_it_has_gone_or_has_another_name(vc: VcSim, guests: Guests) -> None:
+    session = somebody(vc)
+    image = replace(PROBE, template="a-vm")
+    guests.create(request=guests.request(image=image))
+    before = vc.calls()["CreateContainerView"]
+    guests.create(request=guests.request(image=image))
+    assert vc.calls()["CreateContainerView"] == before + 1, "that of the places"
+    ref = named(session, vim.VirtualMachine, "a-vm")
+    done(session, ref.Rename_Task(newName="renamed"))
+    try:
+        assert "no template a-vm" in refusal(guests, image=image).what
+    finally:
+        done(session, ref.Rename_Task(newName="a-vm"))
+
+
 def test_a_linked_clone_needs_a_snapshot(guests: Guests) -> None:
     bare = replace(PROBE, template="bare")
     assert "no snapshot" in refusal(guests, image=bare).what

@@ -13,6 +13,7 @@ from pyVmomi import vim
 
 from labctl.errors import LabError
 from labctl.model.lab import Lab
+from tests.hypervisors.guests import guests_of
 from tests.hypervisors.vsphere_guests import clone_by_hand, done, named, somebody, vsphere_lab
 from tests.simulators.vcsim import HOSTS, LINUX, Datastore, VcSim, vcsim
 from workers.hypervisors.vsphere import storage
@@ -89,6 +90,12 @@ def test_five_thousand_vms_cost_three_calls_and_their_pages() -> None:
         before = vc.calls()
         assert storage.find_template(driver_places.host("a"), vsphere_lab(vc).images["probe"]).name == LINUX.name
         assert calls_of(vc, before).total() <= 4 + MANY // 1000
+
+        with guests_of(vsphere_lab(vc)) as guests:
+            before = vc.calls()
+            vm = guests.create()
+            guests.driver.destroy(vm)
+            assert calls_of(vc, before).total() <= 60 + 3 * MANY // 1000
 
 
 def test_v11_a_vm_that_vanishes_while_it_is_looked_at_is_left_out(vc: VcSim) -> None:

@@ -7,7 +7,7 @@ VM nor a task that makes it is there: the vCenter refuses a second VM of the nam
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,8 @@ class Creation:
     guard: Guard
     deadline: Deadline
     pins: Pins
+    templates: MutableMapping[str, Any]
+    """What names of templates have led to."""
 
     def run(self) -> None:
         """Create and start the VM. Errors as `VmDriver.create` says; nothing of it is left on failure."""
@@ -87,7 +89,7 @@ class Creation:
                 return place.folder.CreateVM_Task(config=spec, pool=place.pool, host=place.at.host)
 
             return self._once(place, create, entity=place.folder, operation=_CREATE)
-        template = storage.find_template(place.at, request.image)
+        template = storage.find_template(place.at, request.image, known=self.templates)
         nic.check_guest(place.at, request, guest_id=template.guest_id, version=template.version)
         spec = storage.clone_spec(place, template, request.image, definition.config_spec(request))
 

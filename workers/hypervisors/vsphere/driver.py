@@ -51,6 +51,7 @@ class VsphereDriver:
         self._lock = threading.Lock()
         self._moves = events.OwnMoves()
         self._pins = drs.Pins()
+        self._templates: dict[str, object] = {}
 
     def create(self, host: str, request: VmRequest, *, timeout: float) -> Vm:
         """Create and start a VM: cloned from a template, or new with a CD image."""
@@ -64,6 +65,7 @@ class VsphereDriver:
                 guard=self._guard,
                 deadline=Deadline.after(timeout),
                 pins=self._pins,
+                templates=self._templates,
             ).run()
         return Vm(name=request.name, uuid=request.uuid, host=host, mac=request.mac, address=request.address)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,14 +40,19 @@ class Template:
     """The current one, which linked clones are made from."""
 
 
-def find_template(at: HostPlace, image: Image) -> Template:
+def find_template(at: HostPlace, image: Image, *, known: MutableMapping[str, Any] | None = None) -> Template:
     """The template of an image, in the datacenter of the host that it is to be used on.
 
-    With an inventory path two calls; with a name four, and one for each further page of the datacenter's VMs. Raises
-    `LabError` (`create-failed`): there is none, there are several, or it lacks what linked clones need.
+    With an inventory path two calls; with a name four, and one for each further page of the datacenter's VMs. `known` is
+    where it is kept what a name has led to, so that the next time costs one call. Raises `LabError` (`create-failed`): there
+    is none, there are several, or it lacks what linked clones need.
     """
-    ref = _by_path(at, image.template) if "/" in image.template else None
-    row = _template_row(at, image, ref if ref is not None else _by_name(at, image))
+    row = _known_row(at, image, known or {})
+    if row is None:
+        ref = _by_path(at, image.template) if "/" in image.template else None
+        row = _template_row(at, image, ref if ref is not None else _by_name(at, image))
+    if known is not None:
+        known[_key(at, image)] = row.ref
     snapshot = row["snapshot"].currentSnapshot if row["snapshot"] is not None else None
     if snapshot is None and image.clone is Cloning.LINKED:
         raise LabError(
@@ -203,6 +209,19 @@ def _path(session: Session, row: Row) -> str:
         parts.append(plain(rows[0]["name"]))
         parent = rows[0]["parent"]
     return "/" + "/".join(reversed(parts))
+
+
+def _key(at: HostPlace, image: Image) -> str:
+    return f"{at.session.vcenter.name} {at.datacenter_path} {image.template}"
+
+
+def _known_row(at: HostPlace, image: Image, known: Mapping[str, Any]) -> Row | None:
+    """What is known already, unless it was removed or has another name now."""
+    key = _key(at, image)
+    ref = at.session.object(vim.VirtualMachine, known[key]._GetMoId()) if key in known else None
+    rows = properties(at.session, (ref,), _TEMPLATE) if ref is not None else []
+    same = rows and plain(rows[0]["name"] or "") == image.template.rsplit("/", 1)[-1]
+    return rows[0] if same else None
 
 
 def _template_row(at: HostPlace, image: Image, ref: Any) -> Row:  # noqa: ANN401
