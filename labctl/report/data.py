@@ -19,6 +19,7 @@ from labctl.analysis.figures import RunFigure, figure_of
 from labctl.analysis.findings import Finding, findings_of
 from labctl.analysis.matrix import Matrix, matrix_of
 from labctl.analysis.migration import MigrationEffect, TimelinePoint, timelines
+from labctl.analysis.ordinals import FirstAgainstLater, first_against_later
 from labctl.analysis.plausibility import first_transfer_flag, flags_of
 from labctl.analysis.summary import Summary, outliers, summarise
 from labctl.analysis.verdicts import Verdict, verdict_of
@@ -173,6 +174,8 @@ class Report:
     rows: tuple[Row, ...]
     bars: tuple[BarGroup, ...]
     migrations: tuple[MigrationRow, ...]
+    first_migrations: tuple[FirstAgainstLater, ...]
+    """First migrations of VMs against later ones of the same VMs; empty where hardly any VM was migrated twice."""
     claims: tuple[CheckedClaim, ...]
     published: str
     not_applicable: tuple[NotApplicable, ...]
@@ -237,6 +240,7 @@ def report_of(record: CampaignRecord) -> Report:
         rows=rows,
         bars=_bars(rows, bar_factor),
         migrations=migrations,
+        first_migrations=_first_migrations(migrations),
         claims=check_claims(campaign.published, matrix, {row.cell: figures_of(row) for row in rows}),
         published=campaign.published,
         not_applicable=_not_applicable(cells, titles),
@@ -455,6 +459,13 @@ def _migrations(record: CampaignRecord, matrix: Matrix) -> tuple[MigrationRow, .
                     )
                 )
     return tuple(found)
+
+
+def _first_migrations(migrations: Sequence[MigrationRow]) -> tuple[FirstAgainstLater, ...]:
+    by_vm: dict[str, list[MigrationEffect]] = defaultdict(list)
+    for row in migrations:
+        by_vm[row.effect.migration.domain].append(row.effect)
+    return first_against_later(by_vm)
 
 
 def _completeness(record: CampaignRecord, rows: Sequence[Row]) -> Completeness:

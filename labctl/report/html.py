@@ -21,7 +21,7 @@ from labctl.report.facts import FactRow, Spread
 from labctl.report.failures import FAULT_MEANS
 from labctl.report.finding_words import findings_words
 from labctl.report.heat import heat_map
-from labctl.report.migration_words import MigrationWords, words_of
+from labctl.report.migration_words import MigrationWords, first_words, words_of
 from labctl.report.repeat_words import drift_words, width_words, within_words
 
 MOST_BAR_CHARTS = 80
@@ -139,6 +139,7 @@ def _environment() -> jinja2.Environment:
         "percent_interval": units.percent_interval,
         "times": units.times,
         "untold": units.untold,
+        "first_words": first_words,
         "untold_briefly": units.untold_briefly,
         "moment": units.moment,
         "fact": units.fact,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from labctl.report import units
 from labctl.report.data import Report, Row
 from labctl.report.finding_words import findings_words
-from labctl.report.migration_words import words_of
+from labctl.report.migration_words import first_words, words_of
 from labctl.report.verdict_words import verdict_words
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$-])")
@@ -122,6 +122,9 @@ def _migrations(report: Report) -> Iterator[str]:
     yield "The hypervisor's downtime is its own word and no measure of the gap that traffic saw."
     yield ""
     yield from _table(head, rows)
+    for one in report.first_migrations:
+        yield _text(first_words(one))
+        yield ""
 
 
 def _items(title: str, items: Sequence[str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl.analysis.migration import MigrationEffect, PhaseThroughput, RecoveryState
+from labctl.analysis.ordinals import FirstAgainstLater
 from labctl.model.result import MigrationResult
 from labctl.report import units
 
@@ -86,3 +87,16 @@ def _not_moved(effect: MigrationEffect) -> str:
 
 def _milliseconds(value: int | None) -> str:
     return "not stated" if value is None else units.seconds(value / 1000)
+
+
+def first_words(found: FirstAgainstLater) -> str:
+    """How the first migration of a VM differs from its later ones, in a sentence."""
+    bounds = f"95{units.SPACE}% interval {_signed(found.low)} to {_signed(found.high)}, n = {found.n} VMs"
+    if not found.told:
+        return f"The {found.measure} of a VM's first migration is like that of its later ones ({bounds})."
+    longer = "longer" if found.seconds > 0 else "shorter"
+    return f"The {found.measure} of a VM's first migration is {units.seconds(abs(found.seconds))} {longer} ({bounds})."
+
+
+def _signed(seconds: float) -> str:
+    return ("" if seconds >= 0 else units.MINUS) + units.seconds(abs(seconds))

@@ -12,7 +12,7 @@ from labctl.report import units
 from labctl.report.data import Report, Row
 from labctl.report.facts import Spread
 from labctl.report.finding_words import findings_words
-from labctl.report.migration_words import words_of
+from labctl.report.migration_words import first_words, words_of
 from labctl.report.repeat_words import drift_words, width_words, within_words
 from labctl.report.verdict_words import verdict_words
 
@@ -102,6 +102,8 @@ def _print_migrations(report: Report, console: Console) -> None:
     console.print(
         Text("  The hypervisor's downtime is its own word and no measure of the gap that traffic saw.", style="dim")
     )
+    for one in report.first_migrations:
+        console.print(Text(f"  {first_words(one)}"))
 
 
 def _print_claims(report: Report, console: Console) -> None:
