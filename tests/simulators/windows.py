@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -179,12 +180,19 @@ class SimulatedWindows:
         return {"ended": ended, "left": []}
 
     def _kill(self, folder: Path) -> None:
-        for pid in _pids():
-            if f"{MARK}_{folder.name}=1".encode() in _environment(pid):
-                try:
+        """End all that a command has started, and what that starts meanwhile."""
+        mark = f"{MARK}_{folder.name}=1".encode()
+
+        def left() -> list[int]:
+            return [pid for pid in _pids() if mark in _environment(pid)]
+
+        def all_gone() -> bool:
+            for pid in left():
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            return not left()
+
+        until(all_gone, f"the end of {folder.name}")
 
     @staticmethod
     def _mark(root: str) -> bytes:
