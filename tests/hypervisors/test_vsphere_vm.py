@@ -140,6 +140,28 @@ def test_v12_a_question_that_is_pending_is_answered(guests: Guests) -> None:
     assert answers == [("7", "2")]
 
 
+def test_v12_a_power_off_that_hangs_is_asked_for_its_question(
+    vc: VcSim, guests: Guests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V12: which may come up only then; what can't be ended even so is told, and is still there."""
+    vm = guests.create()
+    answered: list[Any] = []
+    read = vms.property_of
+    with monkeypatch.context() as patched:
+        patched.setattr(vms, "QUESTION_SECONDS", 0.1)
+        patched.setattr(vms, "_answer_question", lambda ref, question: answered.append(question))
+        patched.setattr(
+            vms, "property_of", lambda *what: "the question" if what[2] == "runtime.question" else read(*what)
+        )
+        vc.fail_task("PowerOffVM_Task", "InvalidState", at=0.9, seconds=1.0)
+        with pytest.raises(LabError) as caught:
+            guests.driver.destroy(vm)
+    assert answered == ["the question"]
+    assert caught.value.kind == "vsphere"
+    assert guests.driver.locate(vm) == "a"
+    guests.driver.destroy(vm)
+
+
 def test_a_vm_that_somebody_else_removed_is_gone(vc: VcSim, guests: Guests) -> None:
     session = somebody(vc)
     vm = guests.create()
