@@ -15,6 +15,7 @@ from labctl.errors import AttemptCancelled, LabctlError, LabError, SystemUnderTe
 from labctl.model.outcome import Outcome, OutcomeDetail
 from labctl.model.result import AttemptResult, Fact, FactSet, MigrationResult
 from labctl.model.scenario import Side
+from labctl.model.tools import program
 from labctl.store import ClaimedAttempt, Store
 from workers import leftovers
 from workers.asked import Asked
@@ -216,7 +217,7 @@ class Attempt:
 
     def _inside(self, endpoint: Endpoint, *, set_up: bool = False) -> Mapping[str, Fact]:
         """What is true inside an endpoint now. Raises `LabError` where that is not what was asked for."""
-        timeout, tool = self._order.timeouts.command, self._order.transfer.tool
+        timeout, tool = self._order.timeouts.command, program(self._order.transfer)
         with _blaming(expected_host(endpoint.vm, self._journal) if endpoint.vm is not None else endpoint.host):
             if endpoint.vm is None:
                 return read_machine(endpoint.channel, tool=tool, timeout=timeout)

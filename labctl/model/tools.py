@@ -79,9 +79,8 @@ def program(order: TransferOrder) -> str:
     """The program of an order, by which an endpoint shows that it has the tool."""
     if order.tool != "filecopy":
         return order.tool
-    return {"smb-mount": "mount.cifs", "stream": "head", "scp": "ssh-keygen", "sftp": "ssh-keygen"}.get(
-        order.copy, order.copy
-    )
+    shown = {"smb-mount": "mount.cifs", "stream": "head", "scp": "ssh-keygen", "sftp": "ssh-keygen"}
+    return (shown | {"copy-item": "powershell"}).get(order.copy, order.copy)
 
 
 def _values(order: TransferOrder) -> dict[str, Value]:
