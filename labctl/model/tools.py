@@ -48,30 +48,41 @@ class Limit:
 def cannot(order: TransferOrder) -> str:
     """Why the tool can't do this order, whatever its release; empty when it can."""
     values = _values(order)
+    off = off_system(values, order.sender_system, order.receiver_system)
     found = (limit.why(values) for limit in LIMITS)
-    no_probe = no_probe_on(order.client_system) if order.latency is not None else ""
-    return next((why for why in found if why), no_probe)
+    return off or next((why for why in found if why), "")
 
 
-def no_probe_on(system: GuestSystem) -> str:
-    """Why the latency probe can't be run on such a system; empty when it can."""
-    if system is GuestSystem.WINDOWS:
+SYSTEM_SETTINGS = ("tool", "copy", "medium", "window", "rate", "protocol", "latency")
+"""The settings that some system can't do for some tool."""
+
+
+def off_system(values: Mapping[str, Value], sender: GuestSystem, receiver: GuestSystem) -> str:
+    """Why the tool can't do these `SYSTEM_SETTINGS` between endpoints of these systems; empty when it can."""
+    tool, copy = values["tool"], values["copy"]
+    windows, linux = GuestSystem.WINDOWS in (sender, receiver), GuestSystem.LINUX in (sender, receiver)
+    if windows and values["latency"] is not None:
         return "the ping of Windows sends one request a second and tells whole milliseconds, so latency needs Linux"
-    return ""
-
-
-def off_system(tool: str, copy: str, sender: GuestSystem, receiver: GuestSystem) -> str:
-    """Why the tool can't be used between endpoints of these systems; empty when it can."""
-    windows = GuestSystem.WINDOWS in (sender, receiver)
-    linux = GuestSystem.LINUX in (sender, receiver)
-    if tool == "ntttcp" and windows and linux:
-        return "NTttcp for Windows and ntttcp-for-linux don't understand each other's synchronisation by default"
+    if tool == "ntttcp":
+        return _ntttcp_off(values, windows=windows, linux=linux)
     if tool != "filecopy":
         return ""
     if copy in _WINDOWS_COPIES and linux:
         return f"filecopy by {copy} needs Windows at both ends"
     if copy not in _WINDOWS_COPIES and windows:
         return f"filecopy by {copy} needs Linux at both ends"
+    if windows and values["medium"] == "ram":
+        return "Windows has no disk in RAM: medium must be disk"
+    return ""
+
+
+def _ntttcp_off(values: Mapping[str, Value], *, windows: bool, linux: bool) -> str:
+    if windows and linux:
+        return "NTttcp for Windows and ntttcp-for-linux don't understand each other's synchronisation"
+    if linux and values["window"] is not None:
+        return "ntttcp-for-linux can't set the socket buffers"
+    if linux and values["rate"] is not None and values["protocol"] == "udp":
+        return "ntttcp-for-linux limits the rate of TCP only"
     return ""
 
 

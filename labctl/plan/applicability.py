@@ -17,7 +17,7 @@ from labctl.model.offloads import HOST_OFFLOAD, OFFLOAD
 from labctl.model.order import Placement
 from labctl.model.scenario import OWN_HOST, Scenario
 from labctl.model.settings import SETTINGS, Concern, Level, find_setting
-from labctl.model.tools import FILECOPY_SETTINGS, LIMITS, Limit, no_probe_on, off_system
+from labctl.model.tools import FILECOPY_SETTINGS, LIMITS, SYSTEM_SETTINGS, Limit, off_system
 from labctl.plan.hypervisors import ONLY_KVM, acts_nowhere, hosts_for_vms, not_on_hyperv
 from labctl.plan.offloads import hosts_with_offload, not_in_guests, not_on_host
 from labctl.plan.placement import FACT_PREFIX, find_placements, hosts_for, hosts_with_fact
@@ -108,7 +108,7 @@ def rules(campaign: Campaign, lab: Lab, *, also: Iterable[str] = ()) -> tuple[Ru
         Rule(reads=("seconds", "interval"), judge=_interval_fits),
         Rule(reads=("tool", "streams"), judge=_tool_streams),
         *(Rule(reads=limit.reads, judge=partial(_tool_can, limit)) for limit in LIMITS),
-        Rule(reads=("tool", "copy", "latency", "image", "peer"), judge=partial(_fits_systems, lab)),
+        Rule(reads=(*SYSTEM_SETTINGS, "image", "peer"), judge=partial(_fits_systems, lab)),
         Rule(reads=("tool", "direction"), judge=partial(_simulated_can, lab)),
         Rule(reads=("tool", "size", "medium", "memory"), judge=_fits_memory),
         *(
@@ -248,8 +248,8 @@ def _network_carries(lab: Lab, view: View) -> str:
 
 def _whole_seconds(name: str, view: View) -> str:
     seconds = view[name]
-    if view["tool"] == "iperf3" and isinstance(seconds, float) and not seconds.is_integer():
-        return f"iperf3 takes whole seconds only, and {name} is {seconds:g}"
+    if view["tool"] in ("iperf3", "ntttcp") and isinstance(seconds, float) and not seconds.is_integer():
+        return f"{view['tool']} takes whole seconds only, and {name} is {seconds:g}"
     return ""
 
 
@@ -292,8 +292,7 @@ def _fits_systems(lab: Lab, view: View) -> str:
         systems |= {_peer_system(lab, str(view["peer"] or OWN_HOST))}
     if not systems:
         return ""
-    why = off_system(str(view["tool"]), str(view["copy"] or ""), min(systems), max(systems))
-    return why or (no_probe_on(max(systems)) if view["latency"] is not None else "")
+    return off_system({name: _level(view[name]) for name in SYSTEM_SETTINGS}, min(systems), max(systems))
 
 
 def _peer_system(lab: Lab, peer: str) -> GuestSystem:

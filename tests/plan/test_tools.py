@@ -57,6 +57,10 @@ def why(lab: Lab, scenario: str = "same-host", **levels: Level) -> str:
         (SIMULATED, {"tool": "ntttcp"}, "no ntttcp"),
         (SIMULATED, {"direction": "both"}, "one way at a time"),
         (WINDOWS, {"tool": "filecopy", "copy": "rsync"}, "needs Linux"),
+        (TWO, {"tool": "ntttcp", "window": 65536}, "socket buffers"),
+        (TWO, {"tool": "ntttcp", "protocol": "udp", "rate": 10**6}, "TCP only"),
+        (TWO, {"tool": "ntttcp", "seconds": 2.5}, "whole seconds"),
+        (WINDOWS, {"tool": "filecopy", "copy": "robocopy"}, "medium must be disk"),
         (WINDOWS, {"latency": 10}, "latency needs Linux"),
     ],
 )

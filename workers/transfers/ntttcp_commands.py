@@ -12,7 +12,7 @@ from dataclasses import replace
 from labctl.model.lab import GuestSystem
 from labctl.model.order import TransferOrder
 from labctl.model.reading import Capture, Reading
-from labctl.model.tools import cannot, off_system
+from labctl.model.tools import cannot
 from workers.transfers import ntttcp
 from workers.transfers.base import Surroundings
 
@@ -63,18 +63,7 @@ class Ntttcp:
         del version
         if order.seconds != round(order.seconds) or order.seconds < 1:
             return f"ntttcp takes whole seconds only, not {order.seconds:g}."
-        why = off_system(self.name, "", order.sender_system, order.receiver_system)
-        if not why and order.sender_system is GuestSystem.LINUX:
-            why = _not_on_linux(order)
-        return why or cannot(order)
-
-
-def _not_on_linux(order: TransferOrder) -> str:
-    if order.window is not None:
-        return "ntttcp-for-linux can't set the socket buffers"
-    if order.rate is not None and order.protocol == "udp":
-        return "ntttcp-for-linux limits the rate of TCP only"
-    return ""
+        return cannot(order)
 
 
 def _command(
