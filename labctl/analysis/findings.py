@@ -28,7 +28,7 @@ class Question(StrEnum):
 class Finding:
     """The answer to one question: what it adds to all figures, in percent of their means, with its 95 % interval.
 
-    Of `drift` it is what an hour adds. `p` is corrected for how many hosts were asked about; the three questions are apart.
+    Of `drift` it is what is added from the first figure to the last, which lie `hours` apart. `p` is corrected for how many hosts were asked about; the three questions are apart.
     """
 
     question: Question
@@ -40,6 +40,7 @@ class Finding:
     p: float
     n: int
     """Figures that tell of it."""
+    hours: float = 0.0
 
     @property
     def told(self) -> bool:
@@ -70,8 +71,10 @@ def _drift(design: Design) -> tuple[Finding, ...]:
     known = [moment for moment in times if moment is not None]
     if len(known) < len(times) or len(set(known)) < 2:
         return ()
-    hours: Array = (np.array(known) - min(known)) / 3600.0
-    return _finding(Question.DRIFT, "", design.addition(hours, blocks=False, hosts=True), len(known))
+    span = max(known) - min(known)
+    share: Array = (np.array(known) - min(known)) / span
+    found = _finding(Question.DRIFT, "", design.addition(share, blocks=False, hosts=True), len(known))
+    return tuple(replace(one, hours=span / 3600) for one in found)
 
 
 def _hosts(design: Design, *, blocked: bool) -> tuple[Finding, ...]:

@@ -13,15 +13,19 @@ def finding_words(finding: Finding) -> str:
     size = f"{units.percent(finding.percent)} ({units.percent_interval((finding.low, finding.high))})"
     told = {
         Question.FIRST: f"The first repetition differs from the later ones by {size}.",
-        Question.DRIFT: f"Figures drift by {size} an hour.",
+        Question.DRIFT: f"Figures drift by {size} from the first run to the last, {_span(finding.hours)} later.",
         Question.HOSTS: f"Runs on {finding.subject} differ from those on other hosts by {size}.",
     }
     untold = {
         Question.FIRST: f"The first repetition is like the later ones: {size}.",
-        Question.DRIFT: f"No drift can be told: {size} an hour.",
+        Question.DRIFT: f"No drift can be told over {_span(finding.hours)}: {size}.",
         Question.HOSTS: f"Runs on {finding.subject} are like those on other hosts: {size}.",
     }
     return (told if finding.told else untold)[finding.question]
+
+
+def _span(hours: float) -> str:
+    return f"{hours:.1f}{units.SPACE}h" if hours >= 1 else f"{60 * hours:.0f}{units.SPACE}min"
 
 
 def findings_words(findings: Sequence[Finding]) -> tuple[str, ...]:
