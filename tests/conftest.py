@@ -13,12 +13,20 @@ import pytest
 from labctl.model.lab import Lab
 from labctl.spec.embedded import BENCHMARK_NETWORK, BLOCK_PREFIX_LENGTH, EmbeddedSpec, expand_embedded
 from tests.desk import Desk, a_desk
+from tests.quick_stores import quick_stores
 from workers.locallab import embedded, namespaces
 from workers.locallab.directory import REGISTRY
 from workers.locallab.image import ProbeImage, build, default_cache
 
 NAME = "pytest"
 """Names of labs of tests: `pytest-` and the id of the test process, so that two test runs don't share a lab."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_stores() -> Iterator[None]:
+    """Tests of the store itself undo it where they mean the migrations: `real_migrations`."""
+    with quick_stores():
+        yield
 
 
 @pytest.fixture(scope="session")

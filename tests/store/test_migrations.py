@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,12 @@ from labctl.store.place import parse_url
 from labctl.store.schema import NEWEST
 from labctl.store.tables import metadata
 from tests.postgresql import Cluster
+from tests.quick_stores import quick_stores
 from tests.store.processes import opened
 from tests.store.steps import start
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
+
+pytestmark = pytest.mark.usefixtures("real_migrations")
 
 TOKEN = "t" * 32
 VIRTIO = a_cell(nic_model="virtio")
@@ -135,6 +139,21 @@ def test_migrations_make_the_tables_of_the_code(migrated: Store, old_url: str) -
         assert compare_metadata(MigrationContext.configure(db), metadata) == []
         partial = {name for table in metadata.tables.values() for name in (index.name for index in table.indexes)}
         assert {"ix_runs_waiting", "ix_vms_there", "ix_vms_of_campaign", "ix_adjustments_open"} <= partial
+
+
+def test_new_stores_of_tests_are_those_that_migrations_make(tmp_path: Path) -> None:
+    opened(sqlite_url(tmp_path / "migrated")).close()
+    with quick_stores():
+        opened(sqlite_url(tmp_path / "quick")).close()
+    assert len(contents(tmp_path / "quick")) > 100
+    assert contents(tmp_path / "quick") == contents(tmp_path / "migrated")
+
+
+def contents(state: Path) -> list[str]:
+    """All lines of the statements that make a store, but for its identity. The order of constraints is any."""
+    with closing(sqlite3.connect(state / "labctl.sqlite")) as database:
+        lines = "\n".join(database.iterdump()).splitlines()
+    return sorted(line.strip(" \t,") for line in lines if "'identity'" not in line)
 
 
 def test_what_was_stored_is_there_after_a_migration(migrated: Store) -> None:

@@ -26,6 +26,8 @@ from tests.postgresql import Cluster
 from tests.store.processes import at_once, opened
 from tests.store.steps import submit
 
+pytestmark = pytest.mark.usefixtures("real_migrations")
+
 TMPFS = 0x01021994
 
 
