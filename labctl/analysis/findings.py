@@ -28,7 +28,8 @@ class Question(StrEnum):
 class Finding:
     """The answer to one question: what it adds to all figures, in percent of their means, with its 95 % interval.
 
-    Of `drift` it is what is added from the first figure to the last, which lie `hours` apart. `p` is corrected for how many hosts were asked about; the three questions are apart.
+    Of `drift` it is what is added from the first figure to the last, which lie `hours` apart. `p` is corrected for how many
+    hosts were asked about; the three questions are apart.
     """
 
     question: Question
