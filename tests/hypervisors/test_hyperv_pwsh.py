@@ -100,6 +100,28 @@ def test_cmdlets_make_and_remove_a_vm() -> None:
     assert call("Test-Path", {"path": r"D:\labctl\f"}) == [{"There": False}]
 
 
+@pytest.mark.parametrize("retain", [True, False])
+def test_a_move_with_its_storage_takes_the_image_along_unless_the_source_is_to_retain_it(*, retain: bool) -> None:
+    centre = a_datacentre("a", "b")
+    host = centre.hosts["a"]
+    call = Cmdlets(centre, host).call
+    (vm,) = call("New-VM", {"name": "x", "memory": 1 << 29, "path": r"D:\labctl\f", "generation": 2})
+    assert isinstance(vm, dict)
+    call("New-VHD", {"path": r"D:\labctl\f\disk.vhdx", "parent": DISK})
+    call("Add-VMHardDiskDrive", {"vm": vm["VMId"], "path": r"D:\labctl\f\disk.vhdx"})
+    call("Start-VM", {"vm": vm["VMId"]})
+    call("Move-VM", {"vm": vm["VMId"], "destination": "b", "storage": r"D:\labctl\f", "retain": retain})
+    assert centre.exists(host, DISK) is retain
+
+
+def test_move_vm_has_the_source_retain_what_a_disk_is_based_on() -> None:
+    """An image is the user's: whatever moves storage asks for that, in the same branch."""
+    branch = re.search(r"IncludeStorage'\] = \$true\n(.*?)\n}", source_of("move-vm").text, re.DOTALL)
+    assert branch is not None
+    assert "$move['RetainVhdCopiesOnSource'] = $true" in branch[1]
+    assert "RetainVhdCopiesOnSource" in Source.of(MODULE).text
+
+
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Datacentre, Guests]]:
     """Guests on hosts whose scripts run in `pwsh`."""
@@ -128,6 +150,7 @@ class TestInPowerShell:
         outcome = guests.driver.migrate(vm, "b", an_order())
         assert outcome.completed, outcome
         assert outcome.downtime_ms == 200
+        assert centre.exists(centre.hosts["a"], DISK)
         guests.driver.destroy(vm)
         assert [list(host.vms) for host in centre.hosts.values()] == [[], []]
 

@@ -213,9 +213,13 @@ function Move-VM {
         [Parameter(Mandatory = $true, Position = 1)] [string] $DestinationHost,
         [switch] $IncludeStorage,
         [string] $DestinationStoragePath = '',
+        [switch] $RetainVhdCopiesOnSource,
         [switch] $AsJob
     )
-    $arguments = @{ vm = $VM.VMId; destination = $DestinationHost; storage = $DestinationStoragePath }
+    $arguments = @{
+        vm = $VM.VMId; destination = $DestinationHost; storage = $DestinationStoragePath
+        retain = [bool] $RetainVhdCopiesOnSource
+    }
     if (-not $AsJob) {
         return Invoke-Simulator 'Move-VM' $arguments
     }
@@ -233,7 +237,7 @@ function Move-ClusterVirtualMachineRole {
         [Parameter(Position = 1)] [string] $Node,
         [ValidateSet('TurnOff', 'Quick', 'Shutdown', 'ShutdownForce', 'Live')] [string] $MigrationType = 'Live'
     )
-    Invoke-Simulator 'Move-VM' @{ vm = $VMId.ToString(); destination = $Node; storage = '' }
+    Invoke-Simulator 'Move-VM' @{ vm = $VMId.ToString(); destination = $Node; storage = ''; retain = $false }
 }
 
 function Get-VMAssignableDevice {

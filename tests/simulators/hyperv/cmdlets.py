@@ -268,7 +268,8 @@ class Cmdlets:
         with self._centre.lock:
             vm, there = self._vm(arguments), self._centre.host(arguments["destination"])
             self._centre.ended.discard(vm.id)
-            move = moves.Move(self._centre, self._host, there, vm, arguments["storage"], delegated=False)
+            storage, retains = arguments["storage"], arguments["retain"]
+            move = moves.Move(self._centre, self._host, there, vm, storage, delegated=False, retains=retains)
             self._host.moves[vm.id] = move
         move.done.wait()
         with self._centre.lock:

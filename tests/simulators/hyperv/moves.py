@@ -60,13 +60,16 @@ class Move:
         storage: str,
         *,
         delegated: bool,
+        retains: bool = True,
     ) -> None:
+        """`retains`: whether the source keeps what the disk is based on (`-RetainVhdCopiesOnSource`)."""
         self._centre = centre
         self._here = here
         self._there = there
         self._vm = vm
         self._storage = storage
         self._delegated = delegated
+        self._retains = retains
         self.percent = 0
         self.state = 2
         """As `Msvm_MigrationJob.JobState`: 2 new, 4 running."""
@@ -146,12 +149,15 @@ class Move:
         self.percent = 100
 
     def _move_files(self) -> None:
-        """Configuration and disk; what the disk is based on is copied along, and stays on the source too."""
+        """Configuration and disk; what the disk is based on is copied along. It stays on the source where that was asked
+        for."""
         centre, vm, old = self._centre, self._vm, self._vm.path
         vm.path = self._storage
         if vm.disk is not None:
             disk = str(PureWindowsPath(self._storage) / PureWindowsPath(vm.disk[0]).name)
             parent = str(PureWindowsPath(self._storage) / PureWindowsPath(vm.disk[1]).name)
+            if not self._retains:
+                centre.remove_folder(self._here, vm.disk[1])
             vm.disk = (disk, parent)
             centre.make(self._there, disk)
             centre.make(self._there, parent)

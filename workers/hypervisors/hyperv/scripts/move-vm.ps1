@@ -30,6 +30,8 @@ $move = @{ VM = $vm; DestinationHost = $Document.destination; AsJob = $true }
 if ($Document.storage -ne '') {
     $move['IncludeStorage'] = $true
     $move['DestinationStoragePath'] = $Document.storage
+    # Without this, what the disk is based on may be removed from this host once the VM has moved: the user's image.
+    $move['RetainVhdCopiesOnSource'] = $true
 }
 $watch = [System.Diagnostics.Stopwatch]::StartNew()
 $queuedMs = [long] 0
