@@ -137,6 +137,13 @@ def end_probe(order: TransferOrder, probe: Process | None, journal: Journal, ind
     return latency.parse(stdout, rate=order.latency)
 
 
+def stop_probe(probe: Process | None) -> None:
+    """End the probe on the way out of an error; it ends by itself when its transfer should have."""
+    if probe is not None:
+        with suppress(LabError):
+            probe.kill()
+
+
 def _ended(probe: Process) -> tuple[bytes, bytes]:
     try:
         result = probe.wait(timeout=_PROBE_SECONDS)

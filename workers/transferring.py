@@ -29,6 +29,7 @@ from workers.surroundings import (
     run_steps,
     server_address,
     start_probe,
+    stop_probe,
 )
 from workers.transfers.base import TransferTool
 from workers.transfers.registry import tool as find_tool
@@ -114,8 +115,10 @@ def transfer(
         probe = start_probe(asked, pair, address, lifetime=commands.lifetime)
         try:
             ended = both_ends(commands, pair, guard, event)
-        finally:
-            latency = end_probe(asked, probe, journal, index)
+        except BaseException:
+            stop_probe(probe)
+            raise
+        latency = end_probe(asked, probe, journal, index)
         behind = run_all(around.after, pair)
     finally:
         run_all(around.cleanup, pair)

@@ -27,6 +27,11 @@ class NamespaceChannel(PosixChannel):
         super().__init__(endpoint=f"namespace {namespace}", guard=Guard())
         self._namespace = namespace
 
+    def programs(self) -> list[str]:
+        """The names of all processes in the namespace."""
+        pids = subprocess.run(["ip", "netns", "pids", self._namespace], capture_output=True, check=True).stdout.split()
+        return [Path(f"/proc/{pid.decode()}/comm").read_text().strip() for pid in pids]
+
     def wait_ready(self, *, timeout: float) -> float:
         return 0.0
 

@@ -11,7 +11,7 @@ from labctl.errors import LabError
 from labctl.model.order import TransferOrder
 from labctl.model.result import TransferResult
 from labctl.model.scenario import Side
-from tests.transfers.local import two_namespaces
+from tests.transfers.local import NamespaceChannel, two_namespaces
 from tests.values import an_order
 from workers.guard import Guard
 from workers.journal import Journal
@@ -89,3 +89,14 @@ def test_a_release_that_cant_do_it_is_told_before_anything_runs(placed: Placed) 
     with pytest.raises(LabError, match="can't do what is asked") as caught:
         transfer(order, order.transfer, roles(order, placed), Journal(), Guard(), attempt=3, index=90, counted=True)
     assert caught.value.kind == "tool-lacks"
+
+
+def test_a_transfer_that_never_began_leaves_no_probe_behind(placed: Placed) -> None:
+    asked = replace(ORDER, latency=20, seconds=60.0, server_args=("--no-such-option",))
+    order = replace(an_order(), transfer=asked)
+    with pytest.raises(LabError) as caught:
+        transfer(order, asked, roles(order, placed), Journal(), Guard(), attempt=3, index=91, counted=True)
+    assert caught.value.kind == "server-failed"
+    channel = placed.sender.channel
+    assert isinstance(channel, NamespaceChannel)
+    assert "ping" not in channel.programs()
