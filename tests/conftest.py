@@ -24,7 +24,7 @@ NAME = "pytest"
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_stores() -> Iterator[None]:
-    """Tests of the store itself undo it where they mean the migrations: `real_migrations`."""
+    """Tests of the store itself undo it where they mean what users have: `real_stores`."""
     with quick_stores():
         yield
 

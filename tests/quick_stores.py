@@ -1,5 +1,6 @@
-"""New SQLite stores for tests, whose tables are made by the statements that all migrations come to, not by the migrations one
-after the other: that takes a tenth of the time, and most tests want a store of their own."""
+"""SQLite stores for tests, most of which want a new one of their own. Its tables are made by the statements that all migrations
+come to, not by the migrations one after the other, which takes ten times as long; and nobody waits until the disk has what
+was written: no test takes the power away."""
 
 from __future__ import annotations
 
@@ -11,17 +12,32 @@ from functools import cache
 import pytest
 from sqlalchemy import Connection, create_engine, inspect
 
-from labctl.store import schema
+from labctl.store import database, engines, schema
 
 migrate = schema._upgrade
 """The migrations, as labctl carries them out."""
+_LEVELS = tuple((where, name, getattr(where, name)) for where, name in (
+    (engines, "USUAL"), (database, "USUAL"), (database, "DURABLE"),
+))  # fmt: skip
 
 
 @contextmanager
 def quick_stores() -> Iterator[None]:
-    """New stores are made so in this process. Old ones, and those of servers, are migrated."""
+    """Stores are made and used so in this process. Old ones, and those of servers, are migrated."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "_upgrade", _upgrade)
+        for where, name, _ in _LEVELS:
+            patch.setattr(where, name, "OFF")
+        yield
+
+
+@contextmanager
+def real_stores() -> Iterator[None]:
+    """Stores are made and used as users' are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "_upgrade", migrate)
+        for where, name, level in _LEVELS:
+            patch.setattr(where, name, level)
         yield
 
 

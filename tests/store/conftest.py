@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from labctl.store import Store, open_store, schema, sqlite_url
+from labctl.store import Store, open_store, sqlite_url
 from tests.postgresql import Cluster, running_cluster
-from tests.quick_stores import migrate
+from tests.quick_stores import real_stores
 
 
-@pytest.fixture
-def real_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New stores of the test are made by the migrations, as users' are (`tests.quick_stores`)."""
-    monkeypatch.setattr(schema, "_upgrade", migrate)
+@pytest.fixture(name="real_stores")
+def _real_stores() -> Iterator[None]:
+    """The test means the migrations themselves, or what the disk has."""
+    with real_stores():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from tests.store.processes import opened
 from tests.store.steps import start
 from tests.values import a_campaign, a_cell, a_lab, a_result, an_order
 
-pytestmark = pytest.mark.usefixtures("real_migrations")
+pytestmark = pytest.mark.usefixtures("real_stores")
 
 TOKEN = "t" * 32
 VIRTIO = a_cell(nic_model="virtio")

@@ -26,7 +26,7 @@ from tests.postgresql import Cluster
 from tests.store.processes import at_once, opened
 from tests.store.steps import submit
 
-pytestmark = pytest.mark.usefixtures("real_migrations")
+pytestmark = pytest.mark.usefixtures("real_stores")
 
 TMPFS = 0x01021994
 

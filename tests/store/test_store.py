@@ -83,6 +83,7 @@ def test_hosts_stay_leased_while_a_vm_of_an_ended_attempt_may_be_there(store: St
     assert store.run_counts(campaign) == {"ok": 1, "pending": 3}, "its result stays"
 
 
+@pytest.mark.usefixtures("real_stores")
 @pytest.mark.parametrize("durable", [True, False])
 def test_the_record_of_a_vm_is_on_the_disk_before_the_vm_is_made(tmp_path: Path, durable: bool) -> None:
     """With the record all that was written before it, because SQLite's log is one file. Others cost no such wait."""
