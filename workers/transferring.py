@@ -133,7 +133,7 @@ def transfer(
         command=" ".join(client_command),
         elapsed=ended.elapsed,
     )
-    reading = _towards_receiver(tool.parse(capture), asked, who)
+    reading = towards_receiver(tool.parse(capture), asked, who)
     zero, uncertainty = time_zero(ended, reading)
     found = costs(pair, before, after, reading)
     peer = None if asked.both or not server_command else tool.parse(_of_server(capture))
@@ -188,7 +188,7 @@ def _version(journal: Journal, endpoint: Endpoint) -> str:
     return told[-1] if told else ""
 
 
-def _towards_receiver(reading: Reading, asked: TransferOrder, who: Roles) -> Reading:
+def towards_receiver(reading: Reading, asked: TransferOrder, who: Roles) -> Reading:
     """Of a transfer both ways the reading's own figures are those of sender to receiver, wherever its client ran."""
     other = reading.reverse
     if not asked.both:

@@ -11,13 +11,13 @@ import pytest
 
 from labctl.errors import LabError, SystemUnderTestError
 from labctl.model.order import MigrationOrder, RunOrder
-from labctl.model.reading import ErrorKind, Interval, Reading
+from labctl.model.reading import Direction, ErrorKind, Interval, Reading
 from labctl.model.result import TransferResult
 from labctl.model.scenario import Side
 from tests.values import an_order
 from workers.channels.base import Channel, CommandResult
 from workers.placing import Endpoint, Placed
-from workers.transferring import Ended, Roles, fault, port_of, roles, time_zero
+from workers.transferring import Ended, Roles, fault, port_of, roles, time_zero, towards_receiver
 
 CHANNEL = cast(Channel, SimpleNamespace(endpoint="vm labctl-x"))
 SENDER = Endpoint(side=Side.SENDER, subject="vm:sender", host="a", channel=CHANNEL, address=IPv4Address("198.18.0.16"))
@@ -127,3 +127,43 @@ def test_ports_of_neighbouring_transfers_differ_and_are_no_privileged_or_ephemer
     assert len(ports) == len(set(ports))
     assert min(ports) >= 20_000
     assert max(port_of(attempt, 99) for attempt in range(10_000, 10_200)) < 32_768
+
+
+BOTH = replace(an_order().transfer, both=True)
+TWO_WAYS = Reading(
+    tool="iperf3",
+    ok=True,
+    bits_per_second=3e9,
+    side="receiver",
+    bytes=30,
+    seconds=10.0,
+    reverse=Direction(bits_per_second=2e9, bytes=20, seconds=10.0, retransmits=4),
+)
+
+
+def test_of_both_ways_the_figure_is_that_from_sender_to_receiver() -> None:
+    swapped = Roles(client=RECEIVER, server=SENDER, reverse=False)
+    assert towards_receiver(TWO_WAYS, BOTH, WHO) == TWO_WAYS
+    seen = towards_receiver(TWO_WAYS, BOTH, swapped)
+    assert (seen.bits_per_second, seen.bytes, seen.retransmits) == (2e9, 20, 4)
+    assert seen.reverse is not None
+    assert (seen.reverse.bits_per_second, seen.reverse.bytes) == (3e9, 30)
+
+
+def test_one_of_two_ways_is_no_whole_figure() -> None:
+    seen = towards_receiver(replace(TWO_WAYS, reverse=None), BOTH, WHO)
+    assert (seen.ok, seen.partial, seen.error_kind) == (False, True, ErrorKind.TRUNCATED_OUTPUT)
+    assert isinstance(fault(result(seen), ended(), WHO, migrated=False), LabError)
+
+
+@pytest.mark.parametrize("mover", list(Side))
+def test_both_ways_at_once_nobody_reverses(mover: Side) -> None:
+    who = roles(replace(moving(mover), transfer=BOTH), PLACED)
+    assert who.client.side is not mover
+    assert not who.reverse
+
+
+def test_a_copy_that_was_changed_is_a_result_about_the_system() -> None:
+    found = fault(result(failed(ErrorKind.CORRUPT_DATA)), ended(), WHO, migrated=False)
+    assert isinstance(found, SystemUnderTestError)
+    assert found.kind == "corrupt-data"
