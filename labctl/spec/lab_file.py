@@ -163,7 +163,7 @@ class MigrationField(Strict):
 
 
 class AllPairs(MigrationField):
-    """Every host to every other host of the same hypervisor."""
+    """Every host to every other host of the same hypervisor, and of the same vCenter."""
 
 
 def _migration(value: object) -> object:

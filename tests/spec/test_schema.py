@@ -12,6 +12,7 @@ from labctl.model.scenario import Scenario
 from labctl.model.settings import SETTINGS
 from labctl.spec.schema import schema
 from labctl.spec.source import parse_document
+from tests.spec.test_hypervisors_in_labs import HYPERV, VSPHERE
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -78,12 +79,25 @@ def test_mistakes_do_not_fit_the_schema(text: str) -> None:
         "lab: x\nsimulated: {hosts: 8, sede: 1}\n",
         "lab: x\nquiet: {cup: 20%}\n",
         "lab: x\nquiet: {other_vms: none}\n",
+        "lab: x\nhosts: {a: {hypervisor: vsphere, vcentre: vc}}\n",
+        "lab: x\nhosts: {a: {hypervisor: hyperv, winrm: {url: 'https://a', user: u}}}\n",
+        "lab: x\nhosts: {a: {hypervisor: hyperv, winrm: {url: 'https://a', user: u, password: hunter2}}}\n",
+        "lab: x\nvcenters: {vc: {address: vc, user: u, password: 'env:P', pin: maybe}}\n",
+        "lab: x\nimages: {i: {kind: template, template: t, generation: 3}}\n",
+        "lab: x\nimages: {i: {kind: templat, template: t}}\n",
     ],
 )
 def test_mistakes_in_labs_do_not_fit_the_schema(text: str) -> None:
     rules = schema("lab")
     document = parse_document(text, file="l.yaml", what="lab", base=Path())
     assert list(violations(document.plain(), rules, rules, "l.yaml")) != []
+
+
+def test_labs_of_other_hypervisors_fit_the_schema() -> None:
+    rules = schema("lab")
+    for text in (VSPHERE, HYPERV):
+        document = parse_document(text, file="l.yaml", what="lab", base=Path())
+        assert list(violations(document.plain(), rules, rules, "l.yaml")) == []
 
 
 def test_campaigns_and_labs_of_nights_fit_the_schema() -> None:
@@ -126,6 +140,8 @@ def violations(value: Any, rules: dict[str, Any], root: dict[str, Any], where: s
         isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool)) for kind in kinds
     ):
         return [f"{where}: {value!r} is no {kinds}"]
+    if isinstance(value, str) and "pattern" in rules and not re.search(rules["pattern"], value):
+        return [f"{where}: {value!r} is not as {rules['pattern']}"]
     found: list[str] = []
     if isinstance(value, list) and "items" in rules:
         for index, item in enumerate(value):
