@@ -133,6 +133,25 @@ def test_variables_without_a_value_are_found(text: str, unassigned: set[str]) ->
     assert Source(text + "\n").unassigned() == unassigned
 
 
+@pytest.mark.parametrize("name", ["bootstrap.ps1", "scripts/job-start.ps1"])
+def test_the_prelude_stays_out_of_the_global_scope(name: str) -> None:
+    """What holds in the global scope holds in all modules: with strict mode there, those of Windows would fail."""
+    source = Source.of(WORKERS / "powershell" / name)
+    (loading,) = [node for node in source.walk() if node.type == "command" and text_of(node).startswith(". (")]
+    around = loading.parent
+    while around is not None and around.type != "command":
+        around = around.parent
+    assert around is not None
+    assert text_of(around).startswith("& {")
+
+
+def test_a_job_that_was_given_up_never_begins() -> None:
+    """Its claim is taken before the error is told, so a process that is only slow finds it taken."""
+    text = (WORKERS / "powershell/scripts/job-start.ps1").read_text()
+    claim, error = text.rindex("Open($claim, 'CreateNew'"), text.index("has not begun within")
+    assert text.index("while (-not (Test-Path -LiteralPath $claim))") < claim < error
+
+
 @every_script
 def test_no_value_becomes_a_script(path: Path) -> None:
     """H12: what comes in a document stays data."""

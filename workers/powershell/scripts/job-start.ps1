@@ -31,9 +31,12 @@ $work = {
     $request = [System.IO.File]::ReadAllLines($given)
     # It may hold secrets.
     [System.IO.File]::Delete($given)
-    $prelude = [System.Text.Encoding]::UTF8.GetString([System.Convert]::FromBase64String($request[3]))
-    . ([scriptblock]::Create($prelude))
-    Write-WholeFile (Join-Path $folder 'answer') (Get-EncodedAnswer $request)
+    & {
+        # In a scope of its own, as in bootstrap.ps1.
+        $prelude = [System.Text.Encoding]::UTF8.GetString([System.Convert]::FromBase64String($request[3]))
+        . ([scriptblock]::Create($prelude))
+        Write-WholeFile (Join-Path $folder 'answer') (Get-EncodedAnswer $request)
+    }
 }
 
 function Get-JobsFolder {
@@ -49,7 +52,10 @@ function Get-JobsFolder {
         }
     } else {
         [void] (New-Item -ItemType Directory -Path $root)
-        $acl = Get-Acl -LiteralPath $root
+    }
+    $acl = Get-Acl -LiteralPath $root
+    if (-not $acl.AreAccessRulesProtected) {
+        # New, or of a process that has ended before it came to this.
         $acl.SetAccessRuleProtection($true, $false)
         foreach ($sid in $trusted) {
             $who = New-Object -TypeName System.Security.Principal.SecurityIdentifier -ArgumentList $sid
@@ -94,9 +100,17 @@ if (Test-Path -LiteralPath $claim) {
 Write-WholeFile (Join-Path $folder 'request') $Document.request
 $encoded = [System.Convert]::ToBase64String([System.Text.Encoding]::Unicode.GetBytes($work.ToString()))
 $options = '-NoLogo -NoProfile -NonInteractive -ExecutionPolicy Bypass -EncodedCommand'
-$created = Invoke-CimMethod -ClassName Win32_Process -MethodName Create -Arguments @{
+$process = @{
     CommandLine      = '"{0}" {1} {2}' -f (Get-Process -Id $PID).Path, $options, $encoded
     CurrentDirectory = $folder
+}
+# Outside of the job object (kernel) of WMI's own processes, whose limits on memory and processes are meant for those.
+$breakaway = New-CimInstance -ClassName Win32_ProcessStartup -ClientOnly -Property @{ CreateFlags = [uint32] 0x01000000 }
+$created = Invoke-CimMethod -ClassName Win32_Process -MethodName Create -Arguments (
+    $process + @{ ProcessStartupInformation = $breakaway })
+if ($created.ReturnValue -ne 0) {
+    # Nothing was started. Where a job object lets nobody go, or the flag isn't known: within it.
+    $created = Invoke-CimMethod -ClassName Win32_Process -MethodName Create -Arguments $process
 }
 if ($created.ReturnValue -ne 0) {
     Stop-Script -Kind 'job-not-started' -Message "Win32_Process.Create returned $($created.ReturnValue)."
@@ -104,6 +118,15 @@ if ($created.ReturnValue -ne 0) {
 $until = [DateTime]::UtcNow.AddSeconds(20)
 while (-not (Test-Path -LiteralPath $claim)) {
     if ([DateTime]::UtcNow -gt $until) {
+        try {
+            # Taken here, so that a process that is only slow finds it taken, and never begins what was given up.
+            [System.IO.File]::Open($claim, 'CreateNew', 'Write', 'Read').Dispose()
+        } catch [System.IO.IOException] {
+            # It has begun at this very moment.
+            break
+        }
+        Write-WholeFile (Join-Path $folder 'cancelled') ''
+        Remove-Item -LiteralPath (Join-Path $folder 'request') -Force -ErrorAction SilentlyContinue
         Stop-Script -Kind 'job-not-started' -Message "Process $($created.ProcessId) has not begun within 20 seconds."
     }
     Start-Sleep -Milliseconds 100
