@@ -175,7 +175,12 @@ def _of_fault(problem: WSManFaultError, *, where: str, user: str, host: str) -> 
             f"{where[:1].upper()}{where[1:]} lets the user {user} in, but doesn't let it work.",
             kind="refused",
             why=f"{said} (code {code})",
-            todo="Make it a member of Administrators there, or of Remote Management Users and Hyper-V Administrators.",
+            todo=(
+                "Make it a member of Administrators there. A local account that isn't the built-in Administrator also needs "
+                "LocalAccountTokenFilterPolicy. Another user needs Read and Execute in `winrm configSDDL default`, Remote Enable "
+                "and Execute Methods in the WMI namespaces root\\cimv2 and root\\virtualization\\v2, and the group Hyper-V "
+                "Administrators."
+            ),
             host=host,
         )
     if code in SHELL_GONE or code in BUSY:
