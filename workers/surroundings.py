@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from labctl.errors import LabError
+from labctl.model.lab import GuestSystem
 from labctl.model.order import TransferOrder
 from labctl.model.reading import Latency, Reading
 from labctl.model.result import EndpointCost
@@ -180,6 +181,39 @@ def run_all(steps: Sequence[base.Step], pair: Pair) -> bytes:
         with suppress(ChannelError):
             printed += pair.at(step.at).channel.run(step.argv, timeout=step.seconds).stdout
     return printed
+
+
+_JANITOR = """
+# seconds, then a command that is run when they are over, or when this is ended before
+life=$1; shift
+trap 'trap "" TERM; "$@"; exit' TERM
+sleep "$life" &
+wait "$!"
+"$@"
+"""
+
+
+def start_janitors(steps: Sequence[base.Step], order: TransferOrder, pair: Pair, *, lifetime: float) -> list[Process]:
+    """Processes in the endpoints that clean up there should nobody else do it: the attempt may be cancelled, the worker
+    killed. Windows ends processes without asking them, so there are none there."""
+    linux = [
+        step
+        for step in steps
+        if (order.client_system if step.at is base.Process.CLIENT else order.server_system) is GuestSystem.LINUX
+    ]
+    return [
+        pair.at(step.at).channel.start(
+            ("/bin/sh", "-c", _JANITOR, "labctl", f"{lifetime:.0f}", *step.argv), lifetime=lifetime
+        )
+        for step in linux
+    ]
+
+
+def end_janitors(janitors: Sequence[Process]) -> None:
+    """End them: what is left to be cleaned up is, even when nothing else may be asked of the endpoints any more."""
+    for one in janitors:
+        with suppress(LabError):
+            one.kill()
 
 
 def _failed(step: base.Step, endpoint: Endpoint, result: CommandResult) -> LabError:

@@ -22,12 +22,14 @@ from workers.surroundings import (
     Pair,
     check,
     costs,
+    end_janitors,
     end_probe,
     place,
     read_counters,
     run_all,
     run_steps,
     server_address,
+    start_janitors,
     start_probe,
     stop_probe,
 )
@@ -109,6 +111,7 @@ def transfer(
     )
     around = tool.surroundings(asked, server=address, port=port)
     offset = _offset(who.client, order) if event else None
+    janitors = start_janitors(around.cleanup, asked, pair, lifetime=commands.lifetime)
     try:
         place(around.placings, pair, timeout=timeout)
         ahead = run_steps(around.before, pair)
@@ -121,7 +124,10 @@ def transfer(
         latency = end_probe(asked, probe, journal, index)
         behind = run_all(around.after, pair)
     finally:
-        run_all(around.cleanup, pair)
+        try:
+            run_all(around.cleanup, pair)
+        finally:
+            end_janitors(janitors)
     after = {} if ended.hung or not ended.server_survived else read_counters(asked, pair, timeout=timeout)
     capture = Capture(
         stdout=ahead + ended.client.stdout + behind,

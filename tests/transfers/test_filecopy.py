@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.errors import LabError, SystemUnderTestError
+from labctl.errors import AttemptCancelled, LabError, SystemUnderTestError
 from labctl.model.lab import GuestSystem
 from labctl.model.order import TransferOrder
 from labctl.model.reading import Capture, ErrorKind
@@ -19,7 +20,7 @@ from tests.values import an_order
 from workers.guard import Guard
 from workers.journal import Journal
 from workers.placing import Placed
-from workers.transferring import roles, transfer
+from workers.transferring import port_of, roles, transfer
 from workers.transfers import copy_scripts
 from workers.transfers.base import Process
 from workers.transfers.registry import TOOLS
@@ -36,6 +37,9 @@ WINDOWS = replace(
     sender_system=GuestSystem.WINDOWS,
     receiver_system=GuestSystem.WINDOWS,
 )
+PLACES = ("/dev/shm", "/var/tmp", "/tmp")
+ATTEMPT = 5 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Files are named by the transfer's port, and processes that run tests side by side share them."""
 HASH, OTHER = "a1" * 32, "b2" * 32
 
 
@@ -183,7 +187,7 @@ def _copied(placed: Placed, asked: TransferOrder) -> tuple[Journal, LabError | N
     order = replace(an_order(), transfer=asked)
     journal, _Ports.next = Journal(), _Ports.next + 1
     who = roles(order, placed)
-    error = transfer(order, asked, who, journal, Guard(), attempt=5, index=_Ports.next, counted=True)
+    error = transfer(order, asked, who, journal, Guard(), attempt=ATTEMPT, index=_Ports.next, counted=True)
     assert error is None or isinstance(error, LabError)
     return journal, error
 
@@ -216,9 +220,7 @@ def test_a_real_copy_is_whole_and_leaves_nothing(placed: Placed, program: str, c
     assert result.reading.seconds is not None
     assert 0 < result.reading.seconds <= result.elapsed + 0.01
     assert result.disagreements == ()
-    left = [
-        path for place in ("/dev/shm", "/var/tmp", "/tmp") for path in Path(place).glob(f"labctl-copy-{result.port}*")
-    ]
+    left = [path for place in PLACES for path in Path(place).glob(f"labctl-copy-{result.port}*")]
     assert left == []
 
 
@@ -230,7 +232,7 @@ def test_a_copy_that_was_changed_on_its_way_is_a_result_about_the_system(
     monkeypatch.setattr(copy_scripts, "CHECK_FILE", damaged)
     order = replace(an_order(), transfer=ORDER)
     journal = Journal()
-    error = transfer(order, ORDER, roles(order, placed), journal, Guard(), attempt=5, index=80, counted=True)
+    error = transfer(order, ORDER, roles(order, placed), journal, Guard(), attempt=ATTEMPT, index=80, counted=True)
     assert isinstance(error, SystemUnderTestError)
     assert error.kind == "corrupt-data"
 
@@ -240,6 +242,22 @@ def test_a_disk_that_is_none_is_told_before_anything_is_copied(placed: Placed, m
     monkeypatch.setattr(copy_scripts, "MAKE_FOLDER", copy_scripts.MAKE_FOLDER.replace('"$1") in', "/dev/shm) in"))
     order = replace(an_order(), transfer=replace(ORDER, medium="disk"))
     with pytest.raises(LabError) as caught:
-        transfer(order, order.transfer, roles(order, placed), Journal(), Guard(), attempt=5, index=81, counted=True)
+        transfer(
+            order, order.transfer, roles(order, placed), Journal(), Guard(), attempt=ATTEMPT, index=81, counted=True
+        )
     assert caught.value.kind == "transfer-setup"
     assert "lies in memory" in caught.value.why
+
+
+@pytest.mark.services
+def test_a_copy_that_was_cancelled_leaves_nothing_either(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing more may be asked of the endpoints, and what waits in them for this cleans up."""
+
+    def cancelled(*_: object) -> bytes:
+        raise AttemptCancelled("It was cancelled.")
+
+    monkeypatch.setattr("workers.transferring.run_all", cancelled)
+    order, journal = replace(an_order(), transfer=replace(ORDER, copy="sftp")), Journal()
+    with pytest.raises(AttemptCancelled):
+        transfer(order, order.transfer, roles(order, placed), journal, Guard(), attempt=ATTEMPT, index=82, counted=True)
+    assert [path for place in PLACES for path in Path(place).glob(f"labctl-copy-{port_of(ATTEMPT, 82)}*")] == []

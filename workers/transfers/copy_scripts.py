@@ -42,6 +42,9 @@ echo "labctl copy $(wc -c < "$1") $(sha256sum "$1" | cut -d ' ' -f 1)"
 
 REMOVE = r"""
 # folders and files
+for one; do
+  case $one in *-mount) umount "$one" 2>/dev/null || umount -l "$one" 2>/dev/null ;; esac
+done
 rm -rf "$@"
 """
 
