@@ -31,7 +31,8 @@ if ($named.Count -gt 0) {
         notes = [string] $named[0].Notes
     }
 }
-$holders = @(Get-VM | Get-VMNetworkAdapter | Where-Object { $_.MacAddress -eq $Document.mac })
+# One that somebody else removes at this moment holds nothing.
+$holders = @(Get-VM | Get-VMNetworkAdapter -ErrorAction SilentlyContinue | Where-Object { $_.MacAddress -eq $Document.mac })
 if ($Document.adapter -ne 'vt-d' -and $holders.Count -gt 0) {
     Stop-Script -Kind 'mac-taken' -Message "The VM $($holders[0].VMName) has the MAC address $($Document.mac)."
 }

@@ -61,9 +61,11 @@ foreach ($adapter in @(Get-NetAdapter -Physical -ErrorAction SilentlyContinue)) 
     $facts["$key.driver_version"] = [string] $adapter.DriverVersionString
     $facts["$key.driver_date"] = [string] $adapter.DriverDate
     $facts["$key.driver_provider"] = [string] $adapter.DriverProvider
-    $facts["$key.link"] = $adapter.Status.ToString()
-    $facts["$key.speed"] = [long] $adapter.ReceiveLinkSpeed
-    $facts["$key.mtu"] = [int] $adapter.MtuSize
+    $facts["$key.link"] = [string] $adapter.Status
+    # Without a link, drivers say nothing, or as much as fits into 64 bits.
+    $isKnown = $null -ne $adapter.ReceiveLinkSpeed -and $adapter.ReceiveLinkSpeed -lt [long]::MaxValue
+    $facts["$key.speed"] = if ($isKnown) { [long] $adapter.ReceiveLinkSpeed } else { $null }
+    $facts["$key.mtu"] = [long] $adapter.MtuSize
     foreach ($property in @(Get-NetAdapterAdvancedProperty -Name $adapter.Name -ErrorAction SilentlyContinue)) {
         # Keywords of NDIS (`*LsoV2IPv4`, `*RSS`, `*JumboPacket`, ...): the same in every language and of every maker.
         if (([string] $property.RegistryKeyword).StartsWith('*')) {

@@ -12,15 +12,22 @@ $found = @(Get-VM | Where-Object { $ids.Count -eq 0 -or $ids -contains $_.VMId.T
 @{
     host = [System.Net.Dns]::GetHostName()
     vms  = @(foreach ($vm in $found) {
-        @{
-            id        = $vm.VMId.ToString()
-            name      = [string] $vm.VMName
-            state     = $vm.State.ToString()
-            notes     = [string] $vm.Notes
-            heartbeat = [string] $vm.Heartbeat
-            memory    = [long] $vm.MemoryAssigned
-            path      = [string] $vm.Path
-            clustered = [bool] $vm.IsClustered
+        try {
+            @{
+                id        = $vm.VMId.ToString()
+                name      = [string] $vm.VMName
+                state     = $vm.State.ToString()
+                notes     = [string] $vm.Notes
+                heartbeat = [string] $vm.Heartbeat
+                memory    = [long] $vm.MemoryAssigned
+                path      = [string] $vm.Path
+                clustered = [bool] $vm.IsClustered
+            }
+        } catch {
+            # Properties are asked for when they are read: a VM that was removed in between has none.
+            if (@(Get-VM -Id $vm.VMId -ErrorAction SilentlyContinue).Count -gt 0) {
+                throw
+            }
         }
     })
 }

@@ -11,6 +11,7 @@ param(
 $migrationPort = 6600
 
 $vmHost = Get-VMHost
+$network = [System.Net.NetworkInformation.IPGlobalProperties]::GetIPGlobalProperties()
 $service = Get-CimInstance -Namespace 'root\virtualization\v2' -ClassName Msvm_VirtualSystemMigrationService
 $reached = $null
 if ($Document.reach -ne '') {
@@ -24,7 +25,8 @@ if ($Document.reach -ne '') {
     }
 }
 @{
-    name           = [string] $vmHost.FullyQualifiedDomainName
+    # Not what Get-VMHost calls so, which may be the domain alone.
+    name           = "$($network.HostName).$($network.DomainName)".TrimEnd('.')
     enabled        = [bool] $vmHost.VirtualMachineMigrationEnabled
     authentication = $vmHost.VirtualMachineMigrationAuthenticationType.ToString().ToLowerInvariant()
     maximum        = [int] $vmHost.MaximumVirtualMachineMigrations

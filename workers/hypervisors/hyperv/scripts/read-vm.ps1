@@ -25,7 +25,8 @@ if (Get-Command Get-VMAssignableDevice -ErrorAction SilentlyContinue) {
     name                = [string] $vm.VMName
     state               = $vm.State.ToString()
     generation          = [int] $vm.Generation
-    version             = [string] $vm.Version
+    # Windows Server 2012 R2 has one version of VMs only, and doesn't tell it.
+    version             = $(if ($null -ne $vm.PSObject.Properties['Version']) { [string] $vm.Version } else { '' })
     vcpus               = [int] $processor.Count
     memory              = [long] $memory.Startup
     dynamicMemory       = [bool] $memory.DynamicMemoryEnabled
@@ -44,7 +45,7 @@ if (Get-Command Get-VMAssignableDevice -ErrorAction SilentlyContinue) {
             iovUsage  = [int] $adapter.IovUsage
             vmqWeight = [int] $adapter.VmqWeight
             vmqUsage  = [int] $adapter.VmqUsage
-            status    = (@($adapter.Status) | ForEach-Object { $_.ToString() }) -join ', '
+            status    = @($adapter.Status | ForEach-Object { [string] $_ }) -join ', '
         }
     })
     devices             = @(foreach ($device in $devices) { @{ location = [string] $device.LocationPath } })

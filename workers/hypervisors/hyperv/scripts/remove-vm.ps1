@@ -8,6 +8,18 @@ param(
     [psobject] $Document
 )
 
+function Get-Folder($Machine) {
+    # Where the files of a VM are. One that somebody else removes at this moment has none.
+    try {
+        return [string] $Machine.Path
+    } catch {
+        if (@(Get-VM -Id $Machine.VMId -ErrorAction SilentlyContinue).Count -gt 0) {
+            throw
+        }
+        return ''
+    }
+}
+
 if ((Split-Path -Leaf $Document.folder) -ne "labctl-$([guid] $Document.uuid)") {
     Stop-Script -Kind 'not-ours' -Message "The folder $($Document.folder) is not that of VM $($Document.uuid)."
 }
@@ -45,16 +57,26 @@ if ($Document.id -ne '') {
 # One that was given up between its making and its marking: it has our name, is off, has no notes at all, and lies in the
 # folder that was made for it, whose name holds the UUID that only we know.
 foreach ($half in @(Get-VM | Where-Object { $_.VMName -eq $Document.name -and -not $_.Notes -and $_.State -eq 'Off' })) {
-    if (([string] $half.Path).StartsWith("$($Document.folder)\", 'OrdinalIgnoreCase')) {
+    if ((Get-Folder $half).StartsWith("$($Document.folder)\", 'OrdinalIgnoreCase')) {
         Remove-VM -VM $half -Force
     }
 }
-$users = @(Get-VM | Where-Object { ([string] $_.Path).StartsWith($Document.folder, 'OrdinalIgnoreCase') })
+$users = @(Get-VM | Where-Object { (Get-Folder $_).StartsWith($Document.folder, 'OrdinalIgnoreCase') })
 if ($users.Count -gt 0) {
     Stop-Script -Kind 'folder-in-use' -Message "The VM $($users[0].VMName) is in the folder $($Document.folder)."
 }
-if (Test-Path -LiteralPath $Document.folder) {
-    Remove-Item -LiteralPath $Document.folder -Recurse -Force
+# The management service and the VM's process may be about to close and remove files there themselves.
+$clock = [System.Diagnostics.Stopwatch]::StartNew()
+while (Test-Path -LiteralPath $Document.folder) {
+    try {
+        Remove-Item -LiteralPath $Document.folder -Recurse -Force
+    } catch {
+        if ($clock.Elapsed.TotalSeconds -gt 15) {
+            # That it is still there, the answer says.
+            break
+        }
+        Start-Sleep -Milliseconds 500
+    }
 }
 @{
     present = ($Document.id -ne '' -and @(Get-VM | Where-Object { $_.VMId -eq [guid] $Document.id }).Count -gt 0)

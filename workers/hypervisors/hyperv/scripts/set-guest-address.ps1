@@ -56,6 +56,10 @@ if ($code -eq 4096) {
         $job = Get-CimInstance -InputObject $job
     }
     $code = if ($job.JobState -eq 7) { 0 } else { [long] $job.ErrorCode }
+    if ($job.JobState -ne 7 -and $code -eq 0) {
+        # One that was ended has failed without a code.
+        $code = 32768
+    }
     $said = [string] $job.ErrorDescription
 }
 if ($code -eq 0) {

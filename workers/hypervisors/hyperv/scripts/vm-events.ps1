@@ -27,7 +27,8 @@ foreach ($log in $logs) {
 @{
     events = @(foreach ($record in @($found | Sort-Object TimeCreated)) {
         $properties = @($record.Properties | ForEach-Object {
-                [string]::Format([System.Globalization.CultureInfo]::InvariantCulture, '{0}', $_.Value)
+                # Nothing becomes an empty text.
+                [string] [System.Convert]::ToString([object] $_.Value, [System.Globalization.CultureInfo]::InvariantCulture)
             })
         if (@($properties | Where-Object { $_.Trim('{', '}') -eq $id }).Count -gt 0) {
             @{
