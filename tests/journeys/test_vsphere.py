@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyVmomi import vim
 
 from labctl.model.outcome import Outcome
 from tests.desk import until
-from tests.hypervisors.vsphere_guests import done, machines, named, somebody
+from tests.hypervisors.vsphere_guests import machines, somebody
 from tests.journeys.elsewhere import MOVING, SHORT, FarDesk, a_far_desk, fact, result_of
 from tests.simulators.vcsim import HOSTS, VM_NETWORK, VcSim, vcsim
 from tests.simulators.world import GuestWorld
-from workers.hypervisors.vsphere.inventory import property_of
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -103,6 +101,21 @@ def test_the_lab_is_checked(desk: FarDesk) -> None:
     assert found["esx1", "hypervisor"]["facts"]["simulated"] is True
 
 
+def test_a_right_that_is_missing_keeps_a_campaign_from_starting(desk: FarDesk, vc: VcSim) -> None:
+    vc.lack({"Network.Assign": [VM_NETWORK]})
+    try:
+        found = {(item["name"], item["way"]): item for item in desk.check(code=3)}
+        (lack,) = found["esx1", "hypervisor"]["lacks"]
+        assert f"Network.Assign on network /dc1/network/{VM_NETWORK}" in lack["what"]
+        assert lack["todo"]
+        refused = desk.run(desk.shortened("vsphere-vmxnet3-e1000-2014")).wait()
+        assert refused.code == 3, refused.said
+        assert "Network.Assign" in refused.said.replace("\n", " ")
+        assert desk.leftovers() == []
+    finally:
+        vc.lack({})
+
+
 def test_the_experiment_of_2014(desk: FarDesk) -> None:
     record = desk.whole(desk.shortened("vsphere-vmxnet3-e1000-2014", settings={"streams": 4}))
     assert len(record.cells) == 4
@@ -137,29 +150,21 @@ def test_other_adapters_across_hosts_and_while_a_vm_moves(desk: FarDesk) -> None
     assert fact(moved, "vm:receiver", "after", "placement.host") == migration.destination != migration.source
 
 
-def test_a_vm_that_somebody_else_moves_gives_no_figure(desk: FarDesk, vc: VcSim) -> None:
+def test_a_vm_that_drs_moves_gives_no_figure(desk: FarDesk, vc: VcSim) -> None:
     """V10: the run is made anew, and the figure of the attempt that was disturbed counts nowhere."""
     settings = SHORT | {"image": "windows-2012r2", "nic_model": "vmxnet3", "seconds": 5}
-    file = desk.campaign("drs.yaml", scenarios="same-host", settings=settings, retries=1)
-    command = desk.run(file)
+    command = desk.run(desk.campaign("drs.yaml", scenarios="same-host", settings=settings, retries=1))
     desk.phase(command, "transfer")
-    session = somebody(vc)
-    name = next(name for name in machines(session) if name.startswith("labctl-") and name.endswith("sender"))
-    vm = named(session, vim.VirtualMachine, name)
-    here = property_of(session, vm, "runtime.host")
-    hosts = [named(session, vim.HostSystem, host) for host in HOSTS]
-    there = next(host for host in hosts if host != here)
-    done(session, vm.RelocateVM_Task(spec=vim.vm.RelocateSpec(host=there)))
-    session.close()
+    (sender,) = [vm for vm in desk.store.live_vms() if vm.role == "sender"]
+    vc.drs_move(sender.name, next(host for host in HOSTS if not host.startswith(sender.host)))
     ended = command.wait()
     assert ended.code == 0, ended.said
     (run,) = desk.record(desk.newest()).runs
     assert run.result is not None
     assert run.result.detail.outcome is Outcome.OK
-    assert [(earlier.detail.outcome, earlier.detail.kind) for earlier in run.earlier] == [
-        (Outcome.LAB_ERROR, "disturbed")
-    ]
-    assert vc.user in run.earlier[0].detail.why
+    (earlier,) = [result.detail for result in run.earlier]
+    assert (earlier.outcome, earlier.kind) == (Outcome.LAB_ERROR, "disturbed")
+    assert "DRS" in earlier.why
 
 
 def test_a_vcenter_that_restarts_in_the_night_costs_no_run(desk: FarDesk, vc: VcSim) -> None:
