@@ -3,6 +3,9 @@
 A job has a folder there, named after the job. `job-start.ps1` starts it at most once however often it is asked to, so a start
 whose answer was lost is simply sent again, and any process that knows the name finds the job. Its answer stays there for
 `KEEP_DAYS`, whether or not anybody asks for it.
+
+What to try first on a real host: a job over the WinRM transport `credssp` that reads a share. The process is made by WMI from
+the caller's token, and should have the credentials that were delegated to it even after the shell was closed.
 """
 
 from __future__ import annotations

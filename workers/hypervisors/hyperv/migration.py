@@ -3,6 +3,9 @@
 The job belongs to the management service of the host, so it goes on when the connection is lost: what counts in the end is
 where the VM is found, by asking both hosts. Hyper-V tells its progress in percent; the blackout stands in the event log of
 the source, as a number of tenths of a second.
+
+What to try first on a real host: a move without shared storage of a VM with a differencing disk. Afterwards the image must
+be on the source still, a copy of it in the VM's folder on the destination, and the VM's folder gone from the source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""VMs on one host: create, find, pause, end, and read back what was really made."""
+"""VMs on one host: create, find, pause, end, and read back what was really made.
+
+What to try first on a real host: `set-guest-address.ps1` on a Windows and a Linux guest that have just booted. With which code
+Hyper-V says that the guest doesn't answer yet differs from version to version; those that the script knows are tried again.
+"""
 
 from __future__ import annotations
 
