@@ -14,7 +14,8 @@ from tests.simulators.hyperv.lab import DISK, STORAGE, a_datacentre, a_lab
 from tests.simulators.hyperv.state import RUNNING, Datacentre, SimulatedVm
 from workers.guard import Guard
 from workers.hypervisors.base import VmDriver
-from workers.hypervisors.hyperv.paths import check_inventory
+from workers.hypervisors.hyperv.paths import check_inventory, explained
+from workers.powershell.base import ScriptError
 
 
 @pytest.fixture
@@ -152,3 +153,20 @@ def test_a_host_that_doesnt_answer_is_named(driver: VmDriver, centre: Datacentre
         with pytest.raises(LabError) as caught:
             call("b")
         assert (caught.value.kind, caught.value.host) == ("host-unreachable", "b")
+
+
+@pytest.mark.parametrize(
+    ("id", "kind"),
+    [
+        ("AccessDenied,Microsoft.HyperV.PowerShell.Commands.CompareVM", "no-delegation"),
+        ("OperationFailed,Microsoft.HyperV.PowerShell.Commands.CompareVM", "script-failed"),
+    ],
+)
+def test_h5_access_that_the_other_host_denies_is_a_hop_too_many(id: str, kind: str) -> None:
+    """H5: told by the id of the error, because its text is in the language of Windows."""
+    error = ScriptError("The script compare-vm failed.", kind="script-failed", why="Zugriff verweigert.", host="a")
+    error.detail = {"id": id}
+    said = explained(a_lab().hosts["a"], "b", error)
+    assert said.kind == kind
+    assert "Zugriff verweigert." in said.why
+    assert ("Hyper-V Administrators of b" in said.todo) == (kind == "no-delegation")

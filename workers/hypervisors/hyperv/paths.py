@@ -1,4 +1,8 @@
-"""Whether VMs can be migrated from one host to another: asked before anything is made, of the lab file and of the hosts."""
+"""Whether VMs can be migrated from one host to another: asked before anything is made, of the lab file and of the hosts.
+
+What to try first on a real host: Compare-VM with `migration_auth: kerberos` over the WinRM transports ntlm and kerberos. The
+cmdlet itself may ask the other host, as a second hop of labctl's login, before the management service is asked at all.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,11 @@ DELEGATION_TODO = {
 
 _SSPI = re.compile(r"0x8009030[0-9a-fA-F]")
 """No credentials (E), logon denied (C), unknown target (3), no authority that could be asked (11), ..."""
+
+
+_DENIED = "AccessDenied,"
+"""What the `FullyQualifiedErrorId` of Hyper-V's cmdlets begins with. Who could read the VM on its source before is let in
+there, so it is the other host that says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +137,16 @@ def settings(connections: Connections, host: str, *, reach: str = "") -> Setting
 
 def explained(source: Host, destination: str, error: ScriptError) -> LabError:
     """An error of Move-VM or Compare-VM. One of the security packages (SSPI, 0x8009030x) becomes one that says which
-    delegation is missing and where to set it; others stay as they are."""
+    delegation is missing and where to set it, and so does access that is denied; others stay as they are."""
+    if str(error.detail.get("id", "")).startswith(_DENIED):
+        return LabError(
+            f"Host {destination} denies what the user of labctl asks of it from host {source.name}.",
+            kind="no-delegation",
+            why=f"It has no rights there, or its login is not passed on from {source.name}: {error.why}",
+            todo=f"Make the user a member of Hyper-V Administrators of {destination} too. "
+            + DELEGATION_TODO[source.migration_auth].format(source=source.name, destination=destination),
+            host=source.name,
+        )
     if not _SSPI.search(f"{error.what} {error.why}"):
         return error
     means = "CredSSP" if source.migration_auth is MigrationAuth.CREDSSP else "Kerberos constrained delegation"
