@@ -59,7 +59,6 @@ _CLAIM = (
         claimed=bindparam("at"),
         heartbeat=bindparam("at"),
         beats=1,
-        phase="claimed",
     )
     .returning(attempts.c.number, attempts.c.run_id, attempts.c.campaign_id, attempts.c.order_document)
 )
