@@ -18,7 +18,7 @@ from labctl.report.data import report_of
 from tests.desk import Desk, Ended, a_desk, outcomes
 from workers.transfers.registry import tool
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200), pytest.mark.xdist_group("scenarios")]
 
 VERSIONS = {"iperf3": "iperf 3.", "iperf": "iperf version 2."}
 

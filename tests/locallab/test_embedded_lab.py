@@ -26,7 +26,7 @@ from workers.locallab import accelerator, directory, embedded, namespaces
 from workers.locallab.image import ProbeImage
 from workers.locallab.topology import namespace_prefix, topology
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.xdist_group("labs")]
 
 MakeLab = Callable[..., Lab]
 

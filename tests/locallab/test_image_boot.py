@@ -17,7 +17,7 @@ import pytest
 
 from workers.locallab.image import ProbeImage
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.xdist_group("image")]
 
 DEADLINE = 60.0
 DRIVERS = {

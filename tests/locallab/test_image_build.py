@@ -11,6 +11,8 @@ import pytest
 from labctl.errors import LabError
 from workers.locallab.image import ProbeImage, build, current, default_cache, packages
 
+pytestmark = pytest.mark.xdist_group("image-build")
+
 
 def no_progress(text: str) -> None:
     """Nobody is watching."""
