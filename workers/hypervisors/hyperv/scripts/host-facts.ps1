@@ -56,6 +56,8 @@ $facts['iov.supported'] = [bool] $vmHost.IovSupport
 
 foreach ($adapter in @(Get-NetAdapter -Physical -ErrorAction SilentlyContinue)) {
     $key = "nic.$($adapter.Name)"
+    # Names are patterns to these cmdlets.
+    $name = [System.Management.Automation.WildcardPattern]::Escape($adapter.Name)
     $facts["$key.description"] = [string] $adapter.InterfaceDescription
     $facts["$key.driver"] = [string] $adapter.DriverName
     $facts["$key.driver_version"] = [string] $adapter.DriverVersionString
@@ -66,16 +68,16 @@ foreach ($adapter in @(Get-NetAdapter -Physical -ErrorAction SilentlyContinue)) 
     $isKnown = $null -ne $adapter.ReceiveLinkSpeed -and $adapter.ReceiveLinkSpeed -lt [long]::MaxValue
     $facts["$key.speed"] = if ($isKnown) { [long] $adapter.ReceiveLinkSpeed } else { $null }
     $facts["$key.mtu"] = [long] $adapter.MtuSize
-    foreach ($property in @(Get-NetAdapterAdvancedProperty -Name $adapter.Name -ErrorAction SilentlyContinue)) {
+    foreach ($property in @(Get-NetAdapterAdvancedProperty -Name $name -ErrorAction SilentlyContinue)) {
         # Keywords of NDIS (`*LsoV2IPv4`, `*RSS`, `*JumboPacket`, ...): the same in every language and of every maker.
         if (([string] $property.RegistryKeyword).StartsWith('*')) {
             $keyword = ([string] $property.RegistryKeyword).Substring(1)
             $facts["$key.ndis.$keyword"] = (@($property.RegistryValue) -join ',')
         }
     }
-    $vmq = Get-NetAdapterVmq -Name $adapter.Name -ErrorAction SilentlyContinue
+    $vmq = Get-NetAdapterVmq -Name $name -ErrorAction SilentlyContinue
     if ($null -ne $vmq) { $facts["$key.vmq"] = [bool] $vmq.Enabled }
-    $iov = Get-NetAdapterSriov -Name $adapter.Name -ErrorAction SilentlyContinue
+    $iov = Get-NetAdapterSriov -Name $name -ErrorAction SilentlyContinue
     if ($null -ne $iov) { $facts["$key.sriov"] = [bool] $iov.Enabled }
 }
 
@@ -105,7 +107,8 @@ foreach ($vmSwitch in @(Get-VMSwitch)) {
     $facts["$key.management"] = [bool] $vmSwitch.AllowManagementOS
     if ($vmSwitch.PSObject.Properties.Name -contains 'EmbeddedTeamingEnabled' -and $vmSwitch.EmbeddedTeamingEnabled) {
         $teaming += 'set'
-        $team = Get-VMSwitchTeam -Name $vmSwitch.Name -ErrorAction SilentlyContinue
+        $name = [System.Management.Automation.WildcardPattern]::Escape($vmSwitch.Name)
+        $team = Get-VMSwitchTeam -Name $name -ErrorAction SilentlyContinue
         $facts["$key.team"] = 'set'
         if ($null -ne $team) {
             $facts["$key.team_members"] = (@($team.NetAdapterInterfaceDescription | Sort-Object) -join ', ')

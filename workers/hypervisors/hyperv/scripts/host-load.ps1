@@ -13,7 +13,9 @@ function Get-Counters {
             Where-Object { $_.Name -ne '_Total' })
     $octets = [long] 0
     foreach ($adapter in @(Get-NetAdapter -Physical -ErrorAction SilentlyContinue)) {
-        $count = Get-NetAdapterStatistics -Name $adapter.Name -ErrorAction SilentlyContinue
+        # A name is a pattern to this cmdlet.
+        $name = [System.Management.Automation.WildcardPattern]::Escape($adapter.Name)
+        $count = Get-NetAdapterStatistics -Name $name -ErrorAction SilentlyContinue
         if ($null -ne $count) {
             $octets += [long] $count.ReceivedBytes + [long] $count.SentBytes
         }
