@@ -105,11 +105,16 @@ $process = @{
     CurrentDirectory = $folder
 }
 # Outside of the job object (kernel) of WMI's own processes, whose limits on memory and processes are meant for those.
-$breakaway = New-CimInstance -ClassName Win32_ProcessStartup -ClientOnly -Property @{ CreateFlags = [uint32] 0x01000000 }
-$created = Invoke-CimMethod -ClassName Win32_Process -MethodName Create -Arguments (
-    $process + @{ ProcessStartupInformation = $breakaway })
-if ($created.ReturnValue -ne 0) {
-    # Nothing was started. Where a job object lets nobody go, or the flag isn't known: within it.
+$created = $null
+try {
+    $breakaway = New-CimInstance -ClassName Win32_ProcessStartup -ClientOnly -Property @{ CreateFlags = [uint32] 0x01000000 }
+    $created = Invoke-CimMethod -ClassName Win32_Process -MethodName Create -Arguments (
+        $process + @{ ProcessStartupInformation = $breakaway })
+} catch {
+    $null = $_
+}
+if ($null -eq $created -or $created.ReturnValue -ne 0) {
+    # Where a job object lets nobody go: within it. Should the first have begun all the same, it has the claim.
     $created = Invoke-CimMethod -ClassName Win32_Process -MethodName Create -Arguments $process
 }
 if ($created.ReturnValue -ne 0) {
