@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Interface, IPv4Network
@@ -20,6 +21,15 @@ from workers.locallab.image import ProbeImage, build, default_cache
 
 NAME = "pytest"
 """Names of labs of tests: `pytest-` and the id of the test process, so that two test runs don't share a lab."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`.ci/tests` finds files with tests on real guests by the words of their marks: all of them say those themselves."""
+    marked = {item.path for item in items if any(item.get_closest_marker(name) for name in ("lab", "faults"))}
+    hidden = [path.name for path in marked if not re.search(r"mark\.(lab|faults)\b", path.read_text())]
+    if hidden:
+        raise pytest.UsageError(f"write pytest.mark.lab or pytest.mark.faults out in: {', '.join(sorted(hidden))}")
 
 
 @pytest.fixture(scope="session", autouse=True)
