@@ -15,7 +15,9 @@ from labctl.analysis.published import Beside, ChangeBeside, PublishedChange, bes
 from labctl.model.published import Published, PublishedCell
 from labctl.model.result import CampaignRecord
 from labctl.report import units
-from labctl.report.data import Report, campaign_of, figures_of, report_of
+from labctl.report.data import campaign_of, report_of
+from labctl.report.rows import figures_of
+from labctl.report.values import Report
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from labctl.report import units
-from labctl.report.data import NO_VM, Bar, BarGroup, MigrationRow, figures_of
+from labctl.report.rows import figures_of
+from labctl.report.values import NO_VM, Bar, BarGroup, MigrationRow
 
 WIDTH = 330.0
 """Width of every drawing in points, chosen so that its text is legible on a phone."""

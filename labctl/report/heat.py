@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labctl.report.data import NO_VM, Report, Row
+from labctl.report.values import NO_VM, Report, Row
 
 STRONGEST = 45
 """Percent of the colour in the cell that moves the most; text on more of it would be hard to read."""

@@ -14,8 +14,9 @@ from rich.text import Text
 from labctl.analysis.history import LEAST_SIDE, Change, PastFigure, changes_of
 from labctl.model.result import CampaignRecord
 from labctl.report import units
-from labctl.report.data import Report, report_of
+from labctl.report.data import report_of
 from labctl.report.pair import FactChange, fact_changes
+from labctl.report.values import Report
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 

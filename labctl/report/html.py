@@ -16,13 +16,13 @@ from markupsafe import Markup
 from labctl.analysis.comparison import Difference
 from labctl.report import units
 from labctl.report.charts import bar_axis, bar_chart, timeline_chart, timeline_scale
-from labctl.report.data import BarGroup, MigrationRow, Report
 from labctl.report.facts import FactRow, Spread
 from labctl.report.failures import FAULT_MEANS
 from labctl.report.finding_words import findings_words
 from labctl.report.heat import heat_map
 from labctl.report.migration_words import MigrationWords, first_words, words_of
 from labctl.report.repeat_words import drift_words, width_words, within_words
+from labctl.report.values import BarGroup, MigrationRow, Report
 
 MOST_BAR_CHARTS = 80
 """So many groups of bars get a chart; the table holds all cells."""

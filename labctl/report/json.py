@@ -10,8 +10,8 @@ from enum import Enum
 from typing import Any
 
 from labctl.analysis.comparison import Ratio
-from labctl.report.data import Report
 from labctl.report.pair import Pair
+from labctl.report.values import Report
 
 SCHEMA = "labctl.report/1"
 PAIR_SCHEMA = "labctl.pair/1"

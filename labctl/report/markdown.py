@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from labctl.report import units
-from labctl.report.data import Report, Row
 from labctl.report.finding_words import findings_words
 from labctl.report.migration_words import first_words, words_of
+from labctl.report.values import Report, Row
 from labctl.report.verdict_words import verdict_words
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$-])")

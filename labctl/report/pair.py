@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from labctl.analysis.campaigns import CellAgainst, SettingChange, against, setting_changes
 from labctl.model.result import CampaignRecord, Fact
-from labctl.report.data import Report, campaign_of, figures_of, report_of
+from labctl.report.data import campaign_of, report_of
 from labctl.report.facts import FactRow, Spread
+from labctl.report.rows import figures_of
+from labctl.report.values import Report
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from labctl.analysis.comparison import Difference
-from labctl.report.data import Report
 from labctl.report.json import SCHEMA
+from labctl.report.values import Report
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 _OF_RATIO = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from labctl.model.settings import Level
-from labctl.report.data import Report, Row, RowFlag
+from labctl.report.values import Report, Row, RowFlag
 
 Value = str | int | float | bool | None
 

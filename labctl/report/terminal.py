@@ -9,11 +9,11 @@ from rich.text import Text
 
 from labctl.analysis.comparison import Comparison, Difference
 from labctl.report import units
-from labctl.report.data import Report, Row
 from labctl.report.facts import Spread
 from labctl.report.finding_words import findings_words
 from labctl.report.migration_words import first_words, words_of
 from labctl.report.repeat_words import drift_words, width_words, within_words
+from labctl.report.values import Report, Row
 from labctl.report.verdict_words import verdict_words
 
 _STYLE = {Difference.FASTER: "green", Difference.SLOWER: "red"}

@@ -14,12 +14,14 @@ from labctl.model.result import CampaignRecord, Fact, FactSet, RunRecord
 from labctl.model.scenario import Scenario
 from labctl.model.settings import Level
 from labctl.report import print_terminal
-from labctl.report.data import Report, figures_of, report_of
+from labctl.report.data import report_of
 from labctl.report.facts import Spread, facts_of
 from labctl.report.failures import Fault
 from labctl.report.html import render_html
 from labctl.report.json import render_json
 from labctl.report.pretence import SIMULATED, SIMULATED_HYPERVISOR
+from labctl.report.rows import figures_of
+from labctl.report.values import Report
 from tests.report.records import (
     campaign_record,
     cell_record,

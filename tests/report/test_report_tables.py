@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labctl.report.data import Report, report_of
+from labctl.report.data import report_of
 from labctl.report.markdown import render_markdown
 from labctl.report.parquet import write_parquet
 from labctl.report.tables import Rows, TableData, render_csv, table_of, unguarded
+from labctl.report.values import Report
 from tests.report.records import demo_campaign, matrix_record
 
 NASTY = ("=HYPERLINK(1)", "<script>alert(1)</script>", "+1", "-2", "@x", "a|b\nc", '"quoted"', "🚀 emoji", "'=kept'")
