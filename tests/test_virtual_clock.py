@@ -236,7 +236,7 @@ def test_an_unknown_clock_is_refused() -> None:
     assert "sundial" in done.stderr
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(naps=st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_everybody_wakes_exactly_when_asked(tmp_path_factory: pytest.TempPathFactory, naps: list[list[int]]) -> None:
     """Sleepers with naps of their own, each with a clock of its own: all wake at the sums of their naps, in order."""

@@ -257,7 +257,7 @@ def combinations(levels: dict[str, tuple[Level, ...]], scenario: Scenario) -> li
 
 
 @given(campaigns())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_arrays_agree_with_the_cells_one_by_one(campaign: Campaign) -> None:
     expected = by_hand(campaign)
     reasons = {cell.key: reason(campaign, cell, LAB) for cell in expected}
