@@ -16,6 +16,7 @@ from markupsafe import Markup
 from labctl.analysis.comparison import Difference
 from labctl.report import units
 from labctl.report.charts import bar_axis, bar_chart, timeline_chart, timeline_scale
+from labctl.report.cost_words import COLUMNS, cost_row
 from labctl.report.facts import FactRow, Spread
 from labctl.report.failures import FAULT_MEANS
 from labctl.report.finding_words import findings_words
@@ -66,6 +67,8 @@ def render_html(report: Report) -> str:
             sources=sorted({words_of(row.effect).hypervisor_source for row in report.migrations}),
             judged=list(dict.fromkeys(row.verdict.rule for row in report.rows if row.verdict is not None)),
             heat=heat_map(report),
+            costs=[(row, cost_row(row.cost)) for row in report.rows if row.cost is not None],
+            cost_columns=COLUMNS,
             findings=findings_words(report.findings),
             drift=drift_words(report.drift, report.row(report.drift.cell).title) if report.drift is not None else "",
             within=within_words(report.within) if report.within is not None else "",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from labctl.report import units
+from labctl.report.cost_words import COLUMNS, cost_row
 from labctl.report.finding_words import findings_words
 from labctl.report.migration_words import first_words, words_of
 from labctl.report.values import Report, Row
@@ -83,6 +84,7 @@ def _flags(report: Report) -> Iterator[str]:
 
 
 def _rest(report: Report) -> Iterator[str]:
+    yield from _costs(report)
     yield from _migrations(report)
     yield from _items("Claims", [f"{one.verdict.value}: {one.text} (checked as: {one.rule})" for one in report.claims])
     yield from _items("Beside the factors", findings_words(report.findings))
@@ -95,6 +97,14 @@ def _rest(report: Report) -> Iterator[str]:
     yield from _items("Missing", missing)
     yield from _items("Notes", report.notes)
     yield from _items("Method", [f"{name}: {words}" for name, words in report.method])
+
+
+def _costs(report: Report) -> Iterator[str]:
+    rows = [[row.title, *cost_row(row.cost)] for row in report.rows if row.cost is not None]
+    if rows:
+        yield "## What it cost"
+        yield ""
+        yield from _table(["cell", *COLUMNS], rows)
 
 
 def _migrations(report: Report) -> Iterator[str]:

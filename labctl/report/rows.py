@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from labctl.analysis.comparison import Comparison, compare
+from labctl.analysis.costs import cost_of
 from labctl.analysis.design import Observation
 from labctl.analysis.figures import RunFigure, figure_of
 from labctl.analysis.findings import Finding, findings_of
@@ -14,7 +15,7 @@ from labctl.analysis.plausibility import first_transfer_flag, flags_of
 from labctl.analysis.summary import outliers, summarise
 from labctl.analysis.verdicts import verdict_of
 from labctl.model.campaign import Campaign, Order
-from labctl.model.result import CampaignRecord, CellRecord, RunRecord
+from labctl.model.result import AttemptResult, CampaignRecord, CellRecord, RunRecord
 from labctl.model.scenario import OTHER_HOST, Scenario
 from labctl.model.settings import SCENARIO, Level
 from labctl.report import units
@@ -74,6 +75,7 @@ def rows_of(
                 *_row_flags(by_cell[cell.id], runs.get(cell.id, ()), matrix.levels[cell.id], comparisons[cell.id]),
                 *_beyond_the_path(runs.get(cell.id, ()), cell, speed),
             ),
+            cost=cost_of(_that_count(by_cell[cell.id], runs.get(cell.id, ()))),
             verdict=verdict_of(
                 summarise(values.get(cell.id, ())), matrix.levels[cell.id], campaign.expectations, speed=speed
             ),
@@ -81,6 +83,11 @@ def rows_of(
         for cell in cells
         if cell.applicable
     )
+
+
+def _that_count(records: Sequence[RunRecord], figures: Sequence[RunFigure]) -> list[AttemptResult]:
+    counted = {one.run for one in figures if one.bits_per_second is not None}
+    return [run.result for run in records if run.id in counted and run.result is not None]
 
 
 def _path_speed(record: CampaignRecord) -> float | None:

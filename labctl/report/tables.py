@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from labctl.model.scenario import Side
 from labctl.model.settings import Level
 from labctl.report.values import Report, Row, RowFlag
 
@@ -105,6 +106,7 @@ def _cells(report: Report) -> list[Mapping[str, Value]]:
         | _summary(row)
         | {name: value for factor in comparing for name, value in _comparison(row, factor).items()}
         | _verdict(row)
+        | _cost(row)
         | {"flags": _flags(row.flags), "pretence": report.pretence or None}
         for row in report.rows
     ]
@@ -146,6 +148,19 @@ def _summary(row: Row) -> dict[str, Value]:
 def _verdict(row: Row) -> dict[str, Value]:
     found = row.verdict
     return {"verdict": found.grade.value if found else None, "share_of_expected": found.share if found else None}
+
+
+def _cost(row: Row) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for side in Side:
+        one = row.cost.sides.get(side) if row.cost is not None else None
+        values[f"{side.value}_busy_cores"] = one.busy_cores.mean if one else None
+        values[f"{side.value}_bits_per_cpu_second"] = one.per_core.mean if one else None
+    waits = row.cost.waits if row.cost is not None else None
+    values["round_trip_median_ms"] = waits.median.mean if waits else None
+    values["round_trip_p99_ms"] = waits.p99.mean if waits else None
+    values["probes_lost"] = waits.lost if waits else None
+    return values
 
 
 def _comparison(row: Row, factor: str) -> dict[str, Value]:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from labctl.analysis.comparison import Comparison, Difference
 from labctl.report import units
+from labctl.report.cost_words import COLUMNS, cost_row
 from labctl.report.facts import Spread
 from labctl.report.finding_words import findings_words
 from labctl.report.migration_words import first_words, words_of
@@ -33,6 +34,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print(Text(report.status, style="dim"))
     _print_matrix(report, console)
     _print_flags(report, console)
+    _print_costs(report, console)
     _print_migrations(report, console)
     _print_claims(report, console)
     _print_findings(report, console)
@@ -82,6 +84,19 @@ def _print_flags(report: Report, console: Console) -> None:
     for row, flag in flags:
         runs = f" (run {', '.join(map(str, flag.runs))})" if flag.runs else ""
         console.print(Text.assemble((f"  {flag.kind}: ", "yellow"), f"{row.title}: {flag.what}{runs}"))
+
+
+def _print_costs(report: Report, console: Console) -> None:
+    rows = [(row.title, cost_row(row.cost)) for row in report.rows if row.cost is not None]
+    if not rows:
+        return
+    table = Table(box=box.SIMPLE_HEAD, title="What it cost", title_justify="left", title_style="bold")
+    table.add_column("cell")
+    for name in COLUMNS:
+        table.add_column(name, justify="right")
+    for title, words in rows:
+        table.add_row(Text(title), *words)
+    console.print(table)
 
 
 def _print_migrations(report: Report, console: Console) -> None:

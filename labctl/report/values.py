@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from labctl.analysis.adaptive import Unsettled
 from labctl.analysis.claims import CheckedClaim
 from labctl.analysis.comparison import Comparison
+from labctl.analysis.costs import Cost
 from labctl.analysis.drift import Drift
 from labctl.analysis.figures import RunFigure
 from labctl.analysis.findings import Finding
@@ -51,6 +52,8 @@ class Row:
     flags: tuple[RowFlag, ...]
     verdict: Verdict | None = None
     """Against what the campaign expects of the cell; None where it expects nothing."""
+    cost: Cost | None = None
+    """What its transfers cost both ends, and round-trip times beside them; None where nothing is known."""
 
     def comparison(self, factor: str) -> Comparison | None:
         """The comparison against the baseline level of this factor."""
