@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labctl.model.reading import Capture, ErrorKind
+from labctl.model.reading import Capture, ErrorKind, Reading
 from tests.transfers.captured import Case, cases
 from workers.transfers.registry import PARSERS
 
@@ -156,3 +156,41 @@ def test_fewer_streams_than_asked_for_are_no_result() -> None:
     lines = case.capture.stdout.splitlines(keepends=True)
     reading = parse(replace(case.capture, stdout=b"".join(lines[:9]), server=None))
     assert (reading.ok, reading.error_kind, reading.partial) == (False, ErrorKind.TRUNCATED_OUTPUT, True)
+
+
+WAITED = """------------------------------------------------------------
+Client connecting to 198.18.4.11, TCP port 20000 with pid 71 (1 flows)
+------------------------------------------------------------
+[  1] local 198.18.4.10%eth0 port 40000 connected with 198.18.4.11 port 20000 (sock=3) (icwnd/mss/irtt=14/1448/55)
+[ ID] Interval        Transfer    Bandwidth       Write/Err  Rtry     Cwnd/RTT(var)        NetPwr
+[  1] 0.0000-5.0000 sec  312606780 Bytes  500170848 bits/sec  2385/0          0      350K/2086(17) us  29970
+[  1] 5.0000-6.0269 sec  131072 Bytes  1021118 bits/sec  1/0          0      353K/2091(23) us  61.04
+[  1] 0.0000-6.0269 sec  312737852 Bytes  415121636 bits/sec  2386/0          0      353K/2091(23) us  24816
+"""
+SERVED = """------------------------------------------------------------
+Server listening on TCP port 20000 with pid 70
+------------------------------------------------------------
+[  1] local 198.18.4.11%eth0 port 20000 connected with 198.18.4.10 port 40000 (sock=4) (icwnd/mss/irtt=14/1448/60)
+[ ID] Interval        Transfer    Bandwidth    Reads=Dist
+[  1] 0.0000-5.0021 sec  312737852 Bytes  500166892 bits/sec    4369=1968:0:1:25:3:1:0:2371
+"""
+
+
+def waited(**other: float) -> Reading:
+    known = {"requested_seconds": 5.0, "elapsed": 6.127} | other
+    return parse(Capture(stdout=WAITED.encode(), server=SERVED.encode(), **known))  # type: ignore[arg-type]
+
+
+def test_a_client_that_waits_for_the_end_of_its_connection_has_no_clock_that_jumped() -> None:
+    """Measured: iperf 2.1.8 between two namespaces waited a second for the server to close."""
+    reading = waited()
+    assert (reading.ok, reading.partial, reading.warnings) == (True, False, ("irregular_intervals",))
+    assert (reading.side, reading.seconds, reading.bits_per_second) == ("receiver", 5.0021, 500166892)
+
+
+def test_a_client_that_claims_more_time_than_passed_has() -> None:
+    assert "clock_jump" in waited(elapsed=5.2).warnings
+
+
+def test_seconds_that_nobody_asked_for_explain_no_wait() -> None:
+    assert "clock_jump" in waited(requested_seconds=8.0).warnings
