@@ -100,7 +100,7 @@ def test_the_window_of_an_option(window: str, start: str, end: str) -> None:
     assert facts["windows"]["zone"] == "Asia/Kolkata"
     (time_of_day,) = facts["windows"]["times"]
     assert (time_of_day["start"], time_of_day["end"], len(time_of_day["days"])) == (start, end, 7)
-    assert facts["nights"] == 1
+    assert facts["nights"] in (1, 2), "asked within the window, what is left of it may be too short"
     assert facts["openings"][0]["end"].endswith("+05:30")
 
 

@@ -12,7 +12,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -122,8 +121,10 @@ def start_agent(endpoint: Endpoint) -> None:
 
 
 def tools_endpoint(home: Path, *, busybox: bool) -> Endpoint:
-    """A stand-in of VMware Tools that listens on `home/tools.sock`."""
-    argv = [sys.executable, str(Path(__file__).with_name("tools_daemon.py")), f"{home}/tools.sock"]
+    """A stand-in of VMware Tools that listens on `home/tools.sock`. It is the system's Python that gets the text of the
+    program: where this checkout lies below /tmp, the endpoint doesn't see it."""
+    program = Path(__file__).with_name("tools_daemon.py").read_text()
+    argv = ["/usr/bin/python3", "-c", program, f"{home}/tools.sock"]
     return Endpoint(home, argv, busybox=busybox)
 
 

@@ -3,7 +3,7 @@
 One question per connection: a line of JSON, then as many bytes as its `size` says; the answer in the same form. Like
 vmtoolsd it makes directories with mode 0700 and none that is there, starts programs by a shell with one line of arguments
 and no output, takes files of the kernel for empty, and forgets what a program ended with when it is restarted itself.
-Usage: python tools_daemon.py SOCKET
+Usage: python -c TEXT_OF_THIS_FILE SOCKET
 """
 
 from __future__ import annotations
