@@ -323,7 +323,7 @@ class Attempt:
             if kind == "cancelled":
                 self._guard.check()
             if kind == "deadline":
-                check_placement(placed, self._machines, self._journal)
+                self._check_placement(placed, when="after")
                 raise SystemUnderTestError(what, kind="migration-timeout", why=error)
             raise LabError(
                 what, kind=f"migration-{kind or 'failed'}", why=error, todo="Check the migration path.",
